@@ -1,0 +1,1 @@
+"""Weight and KV formats: what a stored number costs."""

@@ -1,0 +1,92 @@
+"""What a stored number costs: element types, and weight formats with their scales and zero points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rooflens.errors import UnsupportedError
+from rooflens.units import BITS_PER_BYTE
+
+# Bits of one element of each plain type; a type that is not here is not guessed.
+DTYPE_BITS: dict[str, int] = {
+    "fp64": 64,
+    "fp32": 32,
+    "bf16": 16,
+    "fp16": 16,
+    "fp8": 8,
+    "int8": 8,
+    "fp4": 4,
+    "int4": 4,
+}
+
+# How configs, checkpoints and people spell them.
+DTYPE_ALIASES: dict[str, str] = {
+    "float64": "fp64", "double": "fp64", "f64": "fp64",
+    "float32": "fp32", "float": "fp32", "f32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16", "half": "fp16", "f16": "fp16",
+    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
+    "f8_e4m3": "fp8", "f8_e5m2": "fp8",
+}  # fmt: skip
+
+
+def dtype_name(text: str, *, field: str = "dtype") -> str:
+    """The one spelling Rooflens uses for an element type; raises UnsupportedError by name."""
+    name = text.strip().lower().removeprefix("torch.")
+    name = DTYPE_ALIASES.get(name, name)
+    if name not in DTYPE_BITS:
+        raise UnsupportedError(
+            f"{field} is not a known element type", value=text, allowed=", ".join(DTYPE_BITS)
+        )
+    return name
+
+
+def dtype_bytes(dtype: str) -> float:
+    """Bytes of one element (0.5 for 4-bit types); ``dtype`` in Rooflens's own spelling."""
+    bits = DTYPE_BITS[dtype]
+    return bits // BITS_PER_BYTE if bits % BITS_PER_BYTE == 0 else bits / BITS_PER_BYTE
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """How the weight matrix of one linear layer is stored.
+
+    ``bits`` are the bits of one stored weight (a fraction for trellis formats). Beside them stand,
+    where the format has them: scales and zero points per group of ``group_size`` input features
+    (0: none, -1: one group a row), scales per block of ``block`` x ``block`` weights, ``row_bits``
+    per output feature, ``column_bits`` per input feature, ``tensor_bits`` once per matrix.
+    ``compute_dtype`` is the type that the matrix multiply runs in, None for "as the activations".
+    ``pads_rows_to`` rounds the input features up, as block formats of GGUF require.
+    """
+
+    name: str
+    bits: Fraction | int
+    group_size: int = 0
+    scale_bits: int = 0
+    zero_bits: int = 0
+    block: int = 0
+    row_bits: int = 0
+    column_bits: int = 0
+    tensor_bits: int = 0
+    compute_dtype: str | None = None
+    pads_rows_to: int = 1
+
+    def matrix_bytes(self, out_features: int, in_features: int) -> int:
+        """Exact bytes of an [out, in] matrix in this format, scales and zero points included."""
+        columns = -(-in_features // self.pads_rows_to) * self.pads_rows_to
+        bits = self.bits * out_features * columns
+        if self.group_size:
+            groups = 1 if self.group_size < 0 else -(-columns // self.group_size)
+            bits += out_features * groups * self.scale_bits
+            # Zero points are packed in words of 32 bits along the output features.
+            bits += groups * -(-(out_features * self.zero_bits) // 32) * 32
+        if self.block:
+            bits += -(-out_features // self.block) * -(-in_features // self.block) * self.scale_bits
+        bits += out_features * self.row_bits + in_features * self.column_bits + self.tensor_bits
+        return -(-int(bits) // BITS_PER_BYTE) if bits == int(bits) else int(bits / BITS_PER_BYTE) + 1
+
+
+def plain_format(dtype: str) -> WeightFormat:
+    """The format of an unquantised matrix: the element type alone, nothing beside it."""
+    return WeightFormat(name=dtype, bits=DTYPE_BITS[dtype])

@@ -1,0 +1,437 @@
+"""ModelSpec: what a model is. The analysis and the runtime are both built from it.
+
+A model is a tuple of layers; a layer is a mixer (attention, or what stands in its place), an MLP and
+norms. Every block declares its matrix multiplies (``Linear``) and its other tensors (``Parameter``),
+so parameters, bytes, FLOPs and the runtime's modules all come from the same declaration. Names inside
+a block are the runtime's attribute names: ``layers.3.attention.qkv_proj`` is one string everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from math import prod
+from typing import Any, Literal
+
+from rooflens.models.formats.base import WeightFormat, plain_format
+
+Shard = Literal["column", "row", "replicated"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A matrix of the checkpoint that is fused (stacked along its rows) into one ``Linear``.
+
+    ``source`` is the checkpoint's module name inside the layer, e.g. ``self_attn.q_proj``; ``{e}`` in
+    it stands for the expert's number.
+    """
+
+    source: str
+    out_features: int
+    weight_format: WeightFormat | None = None  # None: the model's own dtype
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A matrix multiply: y[tokens, out] = x[tokens, in] W^T + b, W made of ``parts``.
+
+    ``shard`` says how tensor parallelism cuts it: by output features, by input features, or not.
+    """
+
+    name: str
+    in_features: int
+    parts: tuple[Part, ...]
+    bias: bool = False
+    shard: Shard = "column"
+
+    @property
+    def out_features(self) -> int:
+        """Rows of the fused matrix."""
+        return sum(part.out_features for part in self.parts)
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases."""
+        return self.out_features * (self.in_features + int(self.bias))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor that is not a matrix multiply: norms, sinks, decay rates, convolution kernels."""
+
+    name: str
+    shape: tuple[int, ...]
+    source: str = ""
+    shard: Shard = "replicated"
+
+    @property
+    def parameters(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalisation over ``size`` features; ``offset`` is added to the stored weight (Gemma: 1)."""
+
+    name: str
+    size: int
+    kind: Literal["rms", "layer"] = "rms"
+    eps: float = 1e-6
+    bias: bool = False
+    affine: bool = True
+    offset: float = 0.0
+    source: str = ""
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases."""
+        return self.size * (int(self.affine) + int(self.bias))
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary position embedding on the first ``dim`` features of a head.
+
+    ``scaling`` holds the config's scaling entry as sorted (key, value) pairs, lists as tuples.
+    ``interleaved`` pairs neighbours (GPT-J, Cohere) instead of halves (NeoX, Llama).
+    """
+
+    dim: int
+    theta: float
+    scaling: tuple[tuple[str, Any], ...] = ()
+    interleaved: bool = False
+
+
+class MixerKind(Enum):
+    """What mixes tokens in a layer, as counted in ``inspect``."""
+
+    FULL = "full"
+    SLIDING = "sliding"
+    CHUNKED = "chunked"
+    CROSS = "cross"
+    MLA = "mla"
+    LINEAR = "linear"
+    MAMBA = "mamba"
+    CONV = "conv"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Softmax attention with a cache of keys and values (MHA, GQA, MQA; full, windowed or cross).
+
+    ``window`` counts the tokens a query sees, itself included; ``chunked`` makes it Llama 4's aligned
+    chunks. ``shares_kv`` marks a layer that reads another layer's cache and stores none.
+    ``value_is_key`` marks a layer that projects keys only, yet caches both. ``cross_tokens`` is the
+    fixed length attended by cross-attention (its cache does not grow with the text).
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    linears: tuple[Linear, ...]
+    v_head_dim: int = 0  # 0: as head_dim
+    norms: tuple[Norm, ...] = ()  # q_norm, k_norm
+    parameters: tuple[Parameter, ...] = ()
+    rotary: Rotary | None = None
+    window: int | None = None
+    chunked: bool = False
+    causal: bool = True
+    cached: bool = True  # False: encoder-only, nothing is kept
+    shares_kv: bool = False
+    value_is_key: bool = False
+    cross_tokens: int | None = None
+    scale: float | None = None  # None: head_dim ** -0.5
+    logit_softcap: float | None = None
+    sinks: bool = False
+    alibi: bool = False
+    indexer_key_dim: int = 0  # sparse attention: cached key features of its indexer
+
+    attribute = "attention"
+
+    @property
+    def kind(self) -> MixerKind:
+        """The kind counted in ``inspect``."""
+        if self.cross_tokens is not None:
+            return MixerKind.CROSS
+        if self.window is None:
+            return MixerKind.FULL
+        return MixerKind.CHUNKED if self.chunked else MixerKind.SLIDING
+
+    @property
+    def value_dim(self) -> int:
+        """Features of one value head."""
+        return self.v_head_dim or self.head_dim
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Elements this layer keeps per cached token; 0 where it stores none."""
+        if not self.cached or self.shares_kv:
+            return 0
+        return self.kv_heads * (self.head_dim + self.value_dim) + self.indexer_key_dim
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA): one compressed latent and one rotary key per token are kept.
+
+    ``indexer_*`` describe the sparse-attention indexer of DeepSeek-V3.2 kind (0: none): its own key
+    is cached too, and a query reads at most ``indexer_top_k`` tokens.
+    """
+
+    heads: int
+    kv_lora_rank: int
+    rope_dim: int
+    nope_dim: int
+    v_head_dim: int
+    linears: tuple[Linear, ...]
+    norms: tuple[Norm, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    rotary: Rotary | None = None
+    scale: float | None = None
+    indexer_heads: int = 0
+    indexer_key_dim: int = 0
+    indexer_top_k: int = 0
+    indexer_cached: bool = True
+
+    attribute = "attention"
+    kind = MixerKind.MLA
+    window: int | None = None
+
+    @property
+    def latent_dim(self) -> int:
+        """Elements of one cached latent, its rotary key included."""
+        return self.kv_lora_rank + self.rope_dim
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Elements this layer keeps per cached token."""
+        return self.latent_dim + (self.indexer_key_dim if self.indexer_cached else 0)
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """A layer whose memory of the past has a fixed size: linear attention, Mamba, short convolution.
+
+    ``state_elements`` are kept in ``state_dtype`` (the recurrent matrix), ``conv_elements`` in the
+    model's dtype (the convolution's last inputs); both per sequence. ``flops_per_token`` counts the
+    recurrence and the convolution, not the projections.
+    """
+
+    kind: MixerKind
+    attribute: str
+    linears: tuple[Linear, ...]
+    state_elements: int
+    conv_elements: int
+    flops_per_token: int
+    state_dtype: str = "fp32"
+    state_heads: int = 1  # how many ways tensor parallelism may cut the state
+    norms: tuple[Norm, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    window: int | None = None
+
+    kv_elements_per_token = 0
+
+
+Mixer = Attention | LatentAttention | Recurrent
+
+
+@dataclass(frozen=True)
+class DenseMlp:
+    """A feed-forward block; ``gated`` ones multiply act(gate) with up before the down projection."""
+
+    intermediate_size: int
+    linears: tuple[Linear, ...]
+    activation: str = "silu"
+    gated: bool = True
+    norms: tuple[Norm, ...] = ()
+
+
+@dataclass(frozen=True)
+class MixtureOfExperts:
+    """``experts`` feed-forward blocks of one shape, ``top_k`` of them used per token, plus shared ones.
+
+    ``expert`` describes one routed expert; ``shared`` stands for all shared experts together and runs
+    for every token.
+    """
+
+    experts: int
+    top_k: int
+    expert: DenseMlp
+    router: Linear
+    shared: DenseMlp | None = None
+    shared_gate: Linear | None = None
+    linears: tuple[Linear, ...] = ()  # run for every token beside the experts (latent projections)
+    parameters: tuple[Parameter, ...] = ()
+
+
+Mlp = DenseMlp | MixtureOfExperts
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer. ``parallel`` feeds mixer and MLP from the same input (GPT-J, NeoX, Cohere).
+
+    A layer may hold two mixers that run side by side (Falcon-H1: attention and Mamba). ``linears``
+    and ``parameters`` are what belongs to neither mixer nor MLP (per-layer inputs, hyper-connections).
+    """
+
+    mixers: tuple[Mixer, ...]
+    mlp: Mlp | None
+    norms: tuple[Norm, ...]
+    parallel: bool = False
+    linears: tuple[Linear, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    residual_scale: float = 1.0
+    extra_mlp: Mlp | None = None  # a second feed-forward beside the first (Gemma 4: dense and MoE)
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Equal layers and where they stand."""
+
+    layer: Layer
+    indices: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many layers are equal to this one."""
+        return len(self.indices)
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of the checkpoint outside the text decoder, counted but not run per text token.
+
+    ``kind``: vision, audio, projector, mtp (next-token prediction layers), pooler, other.
+    """
+
+    name: str
+    kind: str
+    parameters: int
+    weight_bytes: int | None = None  # None: parameters in the model's dtype
+
+
+@dataclass(frozen=True)
+class FreeForm:
+    """A model known by four numbers only: for back-of-envelope work, no layers named."""
+
+    parameters: int
+    active_parameters: int
+    kv_bytes_per_token: int
+    weights_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """The token table: ``rows`` x ``dim``; a lookup reads one row per token. ``scale`` multiplies it."""
+
+    rows: int
+    dim: int
+    source: str = "model.embed_tokens"
+    scale: float = 1.0
+    weight_format: WeightFormat | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Elements of the table."""
+        return self.rows * self.dim
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model, exactly: see the module's docstring. All sizes in elements; bytes come from formats."""
+
+    name: str
+    model_type: str
+    hidden_size: int
+    vocab_size: int
+    layers: tuple[Layer, ...]
+    embedding: Embedding | None
+    head: Linear | None  # also present when tied; ``tied`` says whether it owns its weights
+    tied: bool = False
+    final_norm: Norm | None = None
+    dtype: str = "bf16"
+    max_context: int | None = None
+    norms: tuple[Norm, ...] = ()  # after the embedding (BLOOM)
+    linears: tuple[Linear, ...] = ()  # run once per token outside the layers (OPT's project_in)
+    parameters_extra: tuple[Parameter, ...] = ()  # position tables and the like
+    components: tuple[Component, ...] = ()
+    layer_prefix: str = "model.layers.{i}."
+    head_scale: float = 1.0
+    final_logit_softcap: float | None = None
+    generates: bool = True  # False: encoder-only or embedding models
+    quantization: str | None = None  # the checkpoint's own method, by name
+    kv_scheme: str | None = None  # KV dtype the checkpoint carries scales for (reported, not applied)
+    free_form: FreeForm | None = None
+    notes: tuple[str, ...] = ()
+    evidence: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    @cached_property
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """Layers that are equal, counted once, in order of first appearance."""
+        found: dict[Layer, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            found.setdefault(layer, []).append(index)
+        return tuple(LayerGroup(layer, tuple(indices)) for layer, indices in found.items())
+
+    @cached_property
+    def default_format(self) -> WeightFormat:
+        """The format of a matrix that names none."""
+        return plain_format(self.dtype)
+
+
+def mlp_linears(mlp: Mlp | None) -> Iterator[tuple[str, Linear, int]]:
+    """(path inside the MLP, linear, how many copies are stored) for every matrix multiply of an MLP."""
+    if mlp is None:
+        return
+    if isinstance(mlp, DenseMlp):
+        for linear in mlp.linears:
+            yield linear.name, linear, 1
+        return
+    yield mlp.router.name, mlp.router, 1
+    for linear in mlp.linears:
+        yield linear.name, linear, 1
+    for linear in mlp.expert.linears:
+        yield f"experts.{linear.name}", linear, mlp.experts
+    if mlp.shared is not None:
+        for linear in mlp.shared.linears:
+            yield f"shared_expert.{linear.name}", linear, 1
+    if mlp.shared_gate is not None:
+        yield mlp.shared_gate.name, mlp.shared_gate, 1
+
+
+def layer_linears(layer: Layer) -> Iterator[tuple[str, Linear, int]]:
+    """(path inside the layer, linear, copies) for every matrix multiply of a layer."""
+    for mixer in layer.mixers:
+        for linear in mixer.linears:
+            yield f"{mixer.attribute}.{linear.name}", linear, 1
+    for name, mlp in (("mlp", layer.mlp), ("extra_mlp", layer.extra_mlp)):
+        for path, linear, copies in mlp_linears(mlp):
+            yield f"{name}.{path}", linear, copies
+    for linear in layer.linears:
+        yield linear.name, linear, 1
+
+
+def layer_tensors(layer: Layer) -> Iterator[tuple[str, Norm | Parameter, int]]:
+    """(path, tensor, copies) for everything in a layer that is not a matrix multiply."""
+    for norm in layer.norms:
+        yield norm.name, norm, 1
+    for parameter in layer.parameters:
+        yield parameter.name, parameter, 1
+    for mixer in layer.mixers:
+        for norm in mixer.norms:
+            yield f"{mixer.attribute}.{norm.name}", norm, 1
+        for parameter in mixer.parameters:
+            yield f"{mixer.attribute}.{parameter.name}", parameter, 1
+    for name, mlp in (("mlp", layer.mlp), ("extra_mlp", layer.extra_mlp)):
+        if isinstance(mlp, MixtureOfExperts):
+            for parameter in mlp.parameters:
+                yield f"{name}.{parameter.name}", parameter, 1
+            for norm in mlp.expert.norms:
+                yield f"{name}.experts.{norm.name}", norm, mlp.experts
+        elif mlp is not None:
+            for norm in mlp.norms:
+                yield f"{name}.{norm.name}", norm, 1
