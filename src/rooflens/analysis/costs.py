@@ -235,6 +235,62 @@ def latent_attention_cost(
     )
 
 
+def _entries_up_to(position: Quantity, ratio: int, top_k: int = 0) -> Quantity:
+    """Sum over the first ``position`` queries of the compressed entries each sees: position // ratio.
+
+    With ``top_k`` no query reads more than that many.
+    """
+    if top_k:
+        full = top_k * ratio  # from here on a query sees at least top_k entries
+        capped = _entries_up_to(minimum(position, full), ratio)
+        return capped + maximum(position - full, 0) * top_k
+    whole, rest = position // ratio, position % ratio
+    return ratio * (whole * (whole - 1) // 2) + whole * (rest + 1)
+
+
+def compressed_attention_cost(
+    *,
+    heads: int,
+    head_dim: int,
+    window: int,
+    ratio: int,
+    sequences: Quantity,
+    new_tokens: Quantity,
+    context: Quantity,
+    kv_element_bytes: float,
+    element_bytes: float,
+    index_heads: int = 0,
+    index_dim: int = 0,
+    index_top_k: int = 0,
+) -> Cost:
+    """Attention to a window of tokens and to one compressed entry for every ``ratio`` earlier ones.
+
+    FLOPs: 2 x heads x 2 x head_dim per pair of query and key, since one vector is key and value; an
+    indexer scores all entries (2 x index_heads x index_dim each) and leaves ``index_top_k`` of them.
+    Cache bytes: the window, the entries attended to, all index keys. Pooling tokens into entries is
+    not counted. Source: the layer's code in Hugging Face transformers (deepseek_v4).
+    """
+    pairs = attended_pairs(new_tokens=new_tokens, context=context, window=window)
+    read = read_context(context=context, window=window) * head_dim
+    written = new_tokens * head_dim
+    scored: Quantity = 0
+    if ratio:
+        end, start = context + new_tokens, context
+        pairs = pairs + _entries_up_to(end, ratio, index_top_k) - _entries_up_to(start, ratio, index_top_k)
+        entries = context // ratio
+        attended = minimum(entries, index_top_k) if index_top_k else entries
+        read = read + attended * head_dim + entries * index_dim
+        written = written + (end // ratio - entries) * (head_dim + index_dim)
+        if index_heads:
+            scored = _entries_up_to(end, ratio) - _entries_up_to(start, ratio)
+    return Cost(
+        flops=(4 * heads * head_dim * pairs + 2 * index_heads * index_dim * scored) * sequences,
+        kv_read_bytes=sequences * read * kv_element_bytes,
+        kv_write_bytes=sequences * written * kv_element_bytes,
+        activation_bytes=sequences * new_tokens * (2 * heads * head_dim * element_bytes),
+    )
+
+
 def recurrent_cost(
     *,
     flops_per_token: int,

@@ -8,6 +8,7 @@ from enum import Enum
 from rooflens.analysis.costs import (
     Cost,
     attention_cost,
+    compressed_attention_cost,
     cross_attention_cost,
     elementwise_cost,
     embedding_cost,
@@ -21,6 +22,7 @@ from rooflens.models.accounting import embedding_bytes, linear_bytes, weights_by
 from rooflens.models.formats.base import dtype_bytes
 from rooflens.models.spec import (
     Attention,
+    CompressedAttention,
     DenseMlp,
     LatentAttention,
     Layer,
@@ -119,9 +121,12 @@ class _Builder:
         self.add(path, cost, _compute_dtype(linear, self.spec))
 
     def norm(self, path: str, norm: Norm, tokens: Quantity, times: int = 1) -> None:
-        self.add(
-            path, elementwise_cost(features=norm.size * times, tokens=tokens, element_bytes=self.element)
-        )
+        cost = elementwise_cost(features=norm.size * times, tokens=tokens, element_bytes=self.element)
+        self.add(path, cost + self.stored(norm.parameters))
+
+    def stored(self, elements: int) -> Cost:
+        """The reading of small tensors that belong to an operator, kept in the model's dtype."""
+        return Cost(weight_bytes=elements * self.element)
 
     def mixer(self, prefix: str, mixer: Mixer) -> None:
         step, tokens = self.step, self.step.tokens
@@ -152,6 +157,21 @@ class _Builder:
                 index_bytes_per_token=index_key * self.kv_element,
                 index_top_k=mixer.indexer_top_k,
             )
+        elif isinstance(mixer, CompressedAttention):
+            cost = compressed_attention_cost(
+                heads=mixer.heads,
+                head_dim=mixer.head_dim,
+                window=mixer.window,
+                ratio=mixer.ratio,
+                sequences=step.sequences,
+                new_tokens=step.new_tokens,
+                context=step.context,
+                kv_element_bytes=self.kv_element,
+                element_bytes=self.element,
+                index_heads=mixer.indexer_heads,
+                index_dim=mixer.indexer_key_dim,
+                index_top_k=mixer.indexer_top_k,
+            )
         else:
             state = mixer.state_elements * dtype_bytes(mixer.state_dtype) + mixer.conv_elements * self.element
             cost = recurrent_cost(
@@ -161,7 +181,7 @@ class _Builder:
                 new_tokens=step.new_tokens,
                 context=step.context,
             )
-        self.add(f"{prefix}.core", cost)
+        self.add(f"{prefix}.core", cost + self.stored(sum(x.parameters for x in mixer.parameters)))
 
     def _attention(self, mixer: Attention) -> Cost:
         step = self.step
@@ -204,8 +224,12 @@ class _Builder:
                 features=mlp.intermediate_size, tokens=tokens, element_bytes=self.element, inputs=inputs
             )
             self.add(f"{prefix}.activation", cost)
+            for norm in mlp.norms:
+                self.norm(f"{prefix}.{norm.name}", norm, tokens)
             return
         self.linear(f"{prefix}.{mlp.router.name}", mlp.router, tokens)
+        if mlp.parameters:
+            self.add(f"{prefix}.parameters", self.stored(sum(x.parameters for x in mlp.parameters)))
         for linear in mlp.linears:
             self.linear(f"{prefix}.{linear.name}", linear, tokens)
         for linear in mlp.expert.linears:
@@ -235,6 +259,8 @@ class _Builder:
                 self.mlp(f"{prefix}.{name}", mlp)
         for linear in layer.linears:
             self.linear(f"{prefix}.{linear.name}", linear, self.step.tokens)
+        if layer.parameters:
+            self.add(f"{prefix}.parameters", self.stored(sum(x.parameters for x in layer.parameters)))
 
     def free_form(self) -> None:
         spec, step, free = self.spec, self.step, self.spec.free_form

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import floor
 from typing import Any
 
 from rooflens.models.formats.base import dtype_bytes
 from rooflens.models.spec import (
     Attention,
+    CompressedAttention,
     DenseMlp,
     Embedding,
     LatentAttention,
     Layer,
     Linear,
+    Mixer,
     MixerKind,
     MixtureOfExperts,
     ModelSpec,
+    Norm,
+    Parameter,
     Recurrent,
     layer_linears,
     layer_tensors,
@@ -37,6 +42,7 @@ class ParameterCount:
     experts: int
     layers: int
     components: dict[str, int]
+    mtp: int = 0  # next-token prediction layers, not in ``total``
 
     @property
     def embedding(self) -> int:
@@ -44,7 +50,7 @@ class ParameterCount:
         return self.embedding_table + self.head
 
 
-def _layer_parameters(layer: Layer) -> tuple[int, int, int]:
+def layer_parameters(layer: Layer) -> tuple[int, int, int]:
     """(all, active, routed experts) of one layer."""
     linears = sum(linear.parameters * copies for _, linear, copies in layer_linears(layer))
     tensors = sum(tensor.parameters * copies for _, tensor, copies in layer_tensors(layer))
@@ -78,12 +84,14 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
     rest = sum(norm.parameters for norm in spec.norms) + sum(x.parameters for x in spec.linears)
     rest += sum(parameter.parameters for parameter in spec.parameters_extra)
     rest += spec.final_norm.parameters if spec.final_norm else 0
+    rest += sum(table.parameters for table in spec.tables)
     components: dict[str, int] = {}
     for component in spec.components:
-        components[component.kind] = components.get(component.kind, 0) + component.parameters
+        if component.in_total:
+            components[component.kind] = components.get(component.kind, 0) + component.parameters
     in_layers = active_layers = experts = 0
     for group in spec.groups:
-        every, active, routed = _layer_parameters(group.layer)
+        every, active, routed = layer_parameters(group.layer)
         in_layers += every * group.count
         active_layers += active * group.count
         experts += routed * group.count
@@ -96,6 +104,7 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
         experts=experts,
         layers=in_layers,
         components=components,
+        mtp=sum(component.parameters for component in spec.components if not component.in_total),
     )
 
 
@@ -108,6 +117,13 @@ def linear_bytes(linear: Linear, spec: ModelSpec) -> int:
     return total + (int(linear.out_features * dtype_bytes(spec.dtype)) if linear.bias else 0)
 
 
+def tensor_bytes(tensor: Norm | Parameter, spec: ModelSpec) -> int:
+    """Bytes of a tensor that is not a matrix multiply, buffers included."""
+    if isinstance(tensor, Parameter):
+        return int(tensor.elements * dtype_bytes(tensor.dtype or spec.dtype))
+    return int(tensor.parameters * dtype_bytes(spec.dtype))
+
+
 def embedding_bytes(embedding: Embedding, spec: ModelSpec) -> int:
     """Bytes of the token table as stored."""
     return (embedding.weight_format or spec.default_format).matrix_bytes(embedding.rows, embedding.dim)
@@ -116,12 +132,15 @@ def embedding_bytes(embedding: Embedding, spec: ModelSpec) -> int:
 def layer_weight_bytes(layer: Layer, spec: ModelSpec) -> int:
     """Bytes of one layer's weights as stored."""
     linears = sum(linear_bytes(linear, spec) * copies for _, linear, copies in layer_linears(layer))
-    tensors = sum(tensor.parameters * copies for _, tensor, copies in layer_tensors(layer))
-    return linears + int(tensors * dtype_bytes(spec.dtype))
+    tensors = sum(tensor_bytes(tensor, spec) * copies for _, tensor, copies in layer_tensors(layer))
+    return linears + tensors
 
 
 def weights_bytes(spec: ModelSpec) -> int:
-    """Bytes of all weights as held in memory, on one device: scales, zero points, towers included."""
+    """Bytes of all weights as held in memory, on one device: scales, zero points, towers included.
+
+    Layers for next-token prediction are left out, as they are from ``count_parameters().total``.
+    """
     if spec.free_form is not None:
         free = spec.free_form
         if free.weights_bytes is not None:
@@ -134,31 +153,38 @@ def weights_bytes(spec: ModelSpec) -> int:
             total += linear_bytes(spec.head, spec)
         elif spec.head.bias:
             total += int(spec.head.out_features * element)
-    small = sum(norm.parameters for norm in spec.norms)
-    small += sum(parameter.parameters for parameter in spec.parameters_extra)
-    small += spec.final_norm.parameters if spec.final_norm else 0
-    total += int(small * element)
+    total += sum(tensor_bytes(norm, spec) for norm in spec.norms)
+    total += sum(tensor_bytes(parameter, spec) for parameter in spec.parameters_extra)
+    total += tensor_bytes(spec.final_norm, spec) if spec.final_norm else 0
+    total += sum(embedding_bytes(table, spec) for table in spec.tables)
     total += sum(linear_bytes(linear, spec) for linear in spec.linears)
     for component in spec.components:
+        if not component.in_total:
+            continue
         stored = component.weight_bytes
         total += stored if stored is not None else int(component.parameters * element)
     return total + sum(layer_weight_bytes(group.layer, spec) * group.count for group in spec.groups)
 
 
-def kv_growth_elements(spec: ModelSpec) -> int:
-    """Cache elements that one more token adds at long context (windowed layers no longer grow)."""
-    return sum(
-        mixer.kv_elements_per_token * group.count
-        for group in spec.groups
-        for mixer in group.layer.mixers
-        if mixer.window is None and not (isinstance(mixer, Attention) and mixer.cross_tokens is not None)
-    )
+def kv_growth_elements(spec: ModelSpec) -> int | float:
+    """Cache elements that one more token adds at long context (windowed layers no longer grow).
+
+    A whole number except where a layer compresses its cache by a ratio that does not divide.
+    """
+    growth = Fraction(0)
+    for group in spec.groups:
+        for mixer in group.layer.mixers:
+            if isinstance(mixer, CompressedAttention):
+                growth += mixer.growth_elements_per_token * group.count
+            elif mixer.window is None and mixer.kind is not MixerKind.CROSS:
+                growth += mixer.kv_elements_per_token * group.count
+    return int(growth) if growth.denominator == 1 else float(growth)
 
 
-def cached_tokens(mixer: Attention | LatentAttention, context: Any) -> Any:
+def cached_tokens(mixer: Attention | LatentAttention | CompressedAttention, context: Any) -> Any:
     """Tokens this layer keeps of ``context``: all, the window's, or the fixed ones of cross-attention.
 
-    ``context`` may be a number or an array.
+    ``context`` may be a number or an array. Compressed entries come on top (``kv_elements``).
     """
     if isinstance(mixer, Attention) and mixer.cross_tokens is not None:
         return mixer.cross_tokens + 0 * context
@@ -172,22 +198,28 @@ def cached_tokens(mixer: Attention | LatentAttention, context: Any) -> Any:
     return np.minimum(context, window)
 
 
+def kv_elements(mixer: Mixer, context: Any) -> Any:
+    """Elements of one layer's cache at ``context`` tokens of one sequence; ``context`` may be an array."""
+    if isinstance(mixer, Recurrent) or not mixer.kv_elements_per_token:
+        return 0 * context
+    elements = cached_tokens(mixer, context) * mixer.kv_elements_per_token
+    if isinstance(mixer, CompressedAttention) and mixer.ratio:
+        elements = elements + context // mixer.ratio * mixer.entry_elements
+    return elements
+
+
 def kv_sequence_bytes(spec: ModelSpec, *, context: Any, kv_dtype: str) -> Any:
     """Logical bytes of one sequence's cache at ``context`` tokens, fixed state apart.
 
     ``context`` may be an array; windowed layers keep min(context, window) tokens.
     """
-    element = dtype_bytes(kv_dtype)
     if spec.free_form is not None:
         return spec.free_form.kv_bytes_per_token * context
+    element = dtype_bytes(kv_dtype)
     total: Any = 0 * context
     for group in spec.groups:
         for mixer in group.layer.mixers:
-            if isinstance(mixer, Recurrent) or not mixer.kv_elements_per_token:
-                continue
-            total = total + cached_tokens(mixer, context) * (
-                mixer.kv_elements_per_token * element * group.count
-            )
+            total = total + kv_elements(mixer, context) * (element * group.count)
     return total
 
 
@@ -196,9 +228,10 @@ def state_sequence_bytes(spec: ModelSpec) -> int:
     total = 0.0
     for group in spec.groups:
         for mixer in group.layer.mixers:
+            if isinstance(mixer, (Recurrent, CompressedAttention)):
+                total += mixer.state_elements * dtype_bytes(mixer.state_dtype) * group.count
             if isinstance(mixer, Recurrent):
-                state = mixer.state_elements * dtype_bytes(mixer.state_dtype)
-                total += (state + mixer.conv_elements * dtype_bytes(spec.dtype)) * group.count
+                total += mixer.conv_elements * dtype_bytes(spec.dtype) * group.count
     return floor(total)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from fractions import Fraction
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
@@ -25,12 +26,16 @@ class Part:
     """A matrix of the checkpoint that is fused (stacked along its rows) into one ``Linear``.
 
     ``source`` is the checkpoint's module name inside the layer, e.g. ``self_attn.q_proj``; ``{e}`` in
-    it stands for the expert's number.
+    it stands for the expert's number. ``layout`` is the order of the rows of a q, k, v matrix that the
+    checkpoint itself fuses: all of q, then k, then v (``stacked``), the same once per KV group
+    (``grouped``: NeoX, BLOOM, Falcon, InternLM2), or CodeGen's four blocks of q, v, k. ``flat`` stacks
+    the rows of all experts in one matrix (DBRX).
     """
 
     source: str
     out_features: int
     weight_format: WeightFormat | None = None  # None: the model's own dtype
+    layout: Literal["stacked", "grouped", "codegen", "flat"] = "stacked"
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Linear:
     """A matrix multiply: y[tokens, out] = x[tokens, in] W^T + b, W made of ``parts``.
 
     ``shard`` says how tensor parallelism cuts it: by output features, by input features, or not.
+    ``transposed`` marks a checkpoint that stores [in, out] (GPT-2's Conv1D).
     """
 
     name: str
@@ -45,6 +51,7 @@ class Linear:
     parts: tuple[Part, ...]
     bias: bool = False
     shard: Shard = "column"
+    transposed: bool = False
 
     @property
     def out_features(self) -> int:
@@ -59,22 +66,39 @@ class Linear:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor that is not a matrix multiply: norms, sinks, decay rates, convolution kernels."""
+    """A tensor that is not a matrix multiply: norms, sinks, decay rates, convolution kernels.
+
+    A ``buffer`` is stored in the checkpoint and needed to run, but was not trained by gradients and is
+    not counted as a parameter (DeepSeek's router correction bias).
+    """
 
     name: str
     shape: tuple[int, ...]
     source: str = ""
     shard: Shard = "replicated"
+    dtype: str | None = None  # None: the model's own
+    buffer: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Stored elements."""
+        return prod(self.shape)
 
     @property
     def parameters(self) -> int:
-        """Elements."""
-        return prod(self.shape)
+        """Elements that count as parameters."""
+        return 0 if self.buffer else self.elements
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A normalisation over ``size`` features; ``offset`` is added to the stored weight (Gemma: 1)."""
+    """A normalisation over ``size`` features; ``offset`` is added to the stored weight (Gemma: 1).
+
+    Its place in the layer is its name: ``attention_norm`` and ``mlp_norm`` act on the input of the block,
+    ``post_attention_norm`` and ``post_mlp_norm`` on its output before the residual is added. ``groups``
+    counts the weight vectors where every head has its own (Cohere, StableLM); each group is normalised
+    by itself. ``{h}`` in ``source`` stands for the head's number.
+    """
 
     name: str
     size: int
@@ -84,11 +108,12 @@ class Norm:
     affine: bool = True
     offset: float = 0.0
     source: str = ""
+    groups: int = 1
 
     @property
     def parameters(self) -> int:
         """Weights and biases."""
-        return self.size * (int(self.affine) + int(self.bias))
+        return self.size * self.groups * (int(self.affine) + int(self.bias))
 
 
 @dataclass(frozen=True)
@@ -113,6 +138,7 @@ class MixerKind(Enum):
     CHUNKED = "chunked"
     CROSS = "cross"
     MLA = "mla"
+    COMPRESSED = "compressed"
     LINEAR = "linear"
     MAMBA = "mamba"
     CONV = "conv"
@@ -145,6 +171,7 @@ class Attention:
     cross_tokens: int | None = None
     scale: float | None = None  # None: head_dim ** -0.5
     logit_softcap: float | None = None
+    qkv_clip: float | None = None  # q, k and v are clamped to [-clip, clip] (OLMo, MPT, DBRX)
     sinks: bool = False
     alibi: bool = False
     indexer_key_dim: int = 0  # sparse attention: cached key features of its indexer
@@ -212,12 +239,61 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class CompressedAttention:
+    """Attention over the last tokens as they are and over compressed entries of all before (DeepSeek-V4).
+
+    One vector of ``head_dim`` features is both key and value of a token, for all heads. The last
+    ``window`` tokens keep theirs; beside them every ``ratio`` tokens leave one compressed entry of the
+    same size (0: none). With an indexer (``indexer_*``, 0: none) an entry has an index key too, and a
+    query reads at most ``indexer_top_k`` entries. ``state_elements`` in ``state_dtype`` hold the tokens
+    that have not filled an entry yet, per sequence.
+    """
+
+    heads: int
+    head_dim: int
+    rope_dim: int
+    window: int
+    ratio: int
+    linears: tuple[Linear, ...]
+    norms: tuple[Norm, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    rotary: Rotary | None = None
+    scale: float | None = None
+    sinks: bool = False
+    indexer_heads: int = 0
+    indexer_key_dim: int = 0
+    indexer_top_k: int = 0
+    state_elements: int = 0
+    state_dtype: str = "fp32"
+
+    attribute = "attention"
+    kind = MixerKind.COMPRESSED
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Elements kept for a token inside the window."""
+        return self.head_dim
+
+    @property
+    def entry_elements(self) -> int:
+        """Elements of one compressed entry, its index key included."""
+        return self.head_dim + self.indexer_key_dim if self.ratio else 0
+
+    @property
+    def growth_elements_per_token(self) -> Fraction:
+        """Elements that one more token adds at long context."""
+        return Fraction(self.entry_elements, self.ratio or 1)
+
+
+@dataclass(frozen=True)
 class Recurrent:
     """A layer whose memory of the past has a fixed size: linear attention, Mamba, short convolution.
 
     ``state_elements`` are kept in ``state_dtype`` (the recurrent matrix), ``conv_elements`` in the
     model's dtype (the convolution's last inputs); both per sequence. ``flops_per_token`` counts the
-    recurrence and the convolution, not the projections.
+    recurrence and the convolution, not the projections. ``variant`` names the recurrence
+    (gated_delta_net, kda, mamba, mamba2, rg_lru, lightning, rwkv, short_conv); the head counts and
+    sizes after it are those of its state, 0 where it has none.
     """
 
     kind: MixerKind
@@ -231,11 +307,17 @@ class Recurrent:
     norms: tuple[Norm, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     window: int | None = None
+    variant: str = ""
+    key_heads: int = 0
+    key_dim: int = 0
+    value_heads: int = 0
+    value_dim: int = 0
+    conv_kernel: int = 0
 
     kv_elements_per_token = 0
 
 
-Mixer = Attention | LatentAttention | Recurrent
+Mixer = Attention | LatentAttention | CompressedAttention | Recurrent
 
 
 @dataclass(frozen=True)
@@ -254,7 +336,8 @@ class MixtureOfExperts:
     """``experts`` feed-forward blocks of one shape, ``top_k`` of them used per token, plus shared ones.
 
     ``expert`` describes one routed expert; ``shared`` stands for all shared experts together and runs
-    for every token.
+    for every token. The router may also choose among ``zero_experts`` that do nothing (LongCat), so a
+    token visits at most ``top_k`` real ones.
     """
 
     experts: int
@@ -265,6 +348,7 @@ class MixtureOfExperts:
     shared_gate: Linear | None = None
     linears: tuple[Linear, ...] = ()  # run for every token beside the experts (latent projections)
     parameters: tuple[Parameter, ...] = ()
+    zero_experts: int = 0
 
 
 Mlp = DenseMlp | MixtureOfExperts
@@ -305,13 +389,19 @@ class LayerGroup:
 class Component:
     """A part of the checkpoint outside the text decoder, counted but not run per text token.
 
-    ``kind``: vision, audio, projector, mtp (next-token prediction layers), pooler, other.
+    ``kind``: vision, audio, projector, mtp (next-token prediction layers), pooler, other. Layers for
+    next-token prediction are not part of the model's totals: an engine loads them only to speculate.
     """
 
     name: str
     kind: str
     parameters: int
     weight_bytes: int | None = None  # None: parameters in the model's dtype
+
+    @property
+    def in_total(self) -> bool:
+        """Whether it counts towards the model's parameters and weight bytes."""
+        return self.kind != "mtp"
 
 
 @dataclass(frozen=True)
@@ -340,9 +430,12 @@ class Embedding:
         return self.rows * self.dim
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelSpec:
-    """A model, exactly: see the module's docstring. All sizes in elements; bytes come from formats."""
+    """A model, exactly: see the module's docstring. All sizes in elements; bytes come from formats.
+
+    Specs are compared by identity (a source is read once), so that results can be cached per spec.
+    """
 
     name: str
     model_type: str
@@ -358,6 +451,7 @@ class ModelSpec:
     norms: tuple[Norm, ...] = ()  # after the embedding (BLOOM)
     linears: tuple[Linear, ...] = ()  # run once per token outside the layers (OPT's project_in)
     parameters_extra: tuple[Parameter, ...] = ()  # position tables and the like
+    tables: tuple[Embedding, ...] = ()  # further tables of which a token reads one row (Gemma 3n)
     components: tuple[Component, ...] = ()
     layer_prefix: str = "model.layers.{i}."
     head_scale: float = 1.0
