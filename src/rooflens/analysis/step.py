@@ -181,7 +181,7 @@ class _Builder:
                 new_tokens=step.new_tokens,
                 context=step.context,
             )
-        self.add(f"{prefix}.core", cost + self.stored(sum(x.parameters for x in mixer.parameters)))
+        self.add(f"{prefix}.core", cost + self.stored(sum(x.elements for x in mixer.parameters)))
 
     def _attention(self, mixer: Attention) -> Cost:
         step = self.step
@@ -229,7 +229,7 @@ class _Builder:
             return
         self.linear(f"{prefix}.{mlp.router.name}", mlp.router, tokens)
         if mlp.parameters:
-            self.add(f"{prefix}.parameters", self.stored(sum(x.parameters for x in mlp.parameters)))
+            self.add(f"{prefix}.parameters", self.stored(sum(x.elements for x in mlp.parameters)))
         for linear in mlp.linears:
             self.linear(f"{prefix}.{linear.name}", linear, tokens)
         for linear in mlp.expert.linears:
@@ -260,7 +260,7 @@ class _Builder:
         for linear in layer.linears:
             self.linear(f"{prefix}.{linear.name}", linear, self.step.tokens)
         if layer.parameters:
-            self.add(f"{prefix}.parameters", self.stored(sum(x.parameters for x in layer.parameters)))
+            self.add(f"{prefix}.parameters", self.stored(sum(x.elements for x in layer.parameters)))
 
     def free_form(self) -> None:
         spec, step, free = self.spec, self.step, self.spec.free_form
@@ -299,10 +299,11 @@ def step_ops(spec: ModelSpec, step: Step, *, kv_dtype: str) -> tuple[Op, ...]:
     if spec.free_form is not None:
         builder.free_form()
         return tuple(builder.ops)
-    if spec.embedding is not None:
-        table = spec.embedding
+    for number, table in enumerate((spec.embedding, *spec.tables)):
+        if table is None:
+            continue
         builder.add(
-            "embedding",
+            f"table_{number}" if number else "embedding",
             embedding_cost(
                 dim=table.dim,
                 rows=table.rows,
