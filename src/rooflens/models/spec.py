@@ -43,7 +43,8 @@ class Linear:
     """A matrix multiply: y[tokens, out] = x[tokens, in] W^T + b, W made of ``parts``.
 
     ``shard`` says how tensor parallelism cuts it: by output features, by input features, or not.
-    ``transposed`` marks a checkpoint that stores [in, out] (GPT-2's Conv1D).
+    ``transposed`` marks a checkpoint that stores [in, out] (GPT-2's Conv1D), ``bare`` one whose sources
+    are complete tensor names, without ``.weight``.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Linear:
     bias: bool = False
     shard: Shard = "column"
     transposed: bool = False
+    bare: bool = False
 
     @property
     def out_features(self) -> int:
@@ -447,6 +449,7 @@ class ModelSpec:
     tied: bool = False
     final_norm: Norm | None = None
     dtype: str = "bf16"
+    vector_dtype: str | None = None  # norms, biases and other vectors (GGUF: fp32); None: as dtype
     max_context: int | None = None
     norms: tuple[Norm, ...] = ()  # after the embedding (BLOOM)
     linears: tuple[Linear, ...] = ()  # run once per token outside the layers (OPT's project_in)

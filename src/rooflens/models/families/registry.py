@@ -19,6 +19,13 @@ FAMILIES: dict[str, str] = {
     "mistral": "llama",
     "qwen2": "llama",
     "qwen3": "llama",
+    # Latent attention, hybrids, multimodal models.
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek",
+    "deepseek_v32": "deepseek",
+    "deepseek_v4": "deepseek_v4",
+    "deepseek_ref": "deepseek_v4",
+    "kimi_k2": "deepseek",
 }
 
 

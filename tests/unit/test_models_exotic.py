@@ -1,0 +1,87 @@
+"""Published configs of the less common architectures, counted against Hugging Face transformers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rooflens.models.accounting import count_parameters, kv_growth_elements
+from rooflens.models.families.registry import read_spec
+from rooflens.models.spec import Attention, LatentAttention, Mixer, ModelSpec, Recurrent
+
+DATA = Path(__file__).parent.parent / "data" / "oracle_exotic"
+with (DATA / "oracle.csv").open(newline="") as file:
+    ROWS = list(csv.DictReader(file))
+
+
+def load(config: str) -> dict[str, Any]:
+    return json.loads((DATA / "configs" / config).read_text())
+
+
+def spec_of(row: dict[str, str]) -> ModelSpec:
+    return read_spec(load(row["config"]), name=row["id"])
+
+
+def mixers(spec: ModelSpec) -> list[Mixer]:
+    return [mixer for layer in spec.layers for mixer in layer.mixers]
+
+
+def stored(mixer: Mixer) -> int:
+    """Cached elements per token without an indexer's key, which the oracle leaves out."""
+    if isinstance(mixer, LatentAttention):
+        return mixer.latent_dim
+    if isinstance(mixer, Attention) and mixer.indexer_key_dim:
+        return mixer.kv_elements_per_token - mixer.indexer_key_dim
+    return mixer.kv_elements_per_token
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r["total"]], ids=lambda r: r["id"])
+def test_parameters_equal_the_oracle(row: dict[str, str]) -> None:
+    spec = spec_of(row)
+    count = count_parameters(spec)
+    assert count.total == int(row["total"])
+    if row["active"]:
+        assert count.active == int(row["active"])
+    assert count.embedding == int(row["embedding"])
+    towers = sum(count.components.values())
+    if row["vision_params"] and not any(kind in count.components for kind in ("audio", "other")):
+        assert towers == int(row["vision_params"])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: r["id"])
+def test_every_config_is_read(row: dict[str, str]) -> None:
+    spec = spec_of(row)
+    assert spec.layers
+    assert spec.model_type == load(row["config"])["model_type"]
+    assert sum(group.count for group in spec.groups) == len(spec.layers)  # every layer can be hashed
+
+
+EXACT_KV = [r for r in ROWS if r["total"] and r["kv_full_layers"] and "approximate" not in r["kv_note"]]
+
+
+@pytest.mark.parametrize("row", EXACT_KV, ids=lambda r: r["id"])
+def test_cache_growth_equals_the_oracle(row: dict[str, str]) -> None:
+    spec = spec_of(row)
+    full = [m for m in mixers(spec) if m.window is None and not isinstance(m, Recurrent) and stored(m)]
+    assert sum(stored(m) for m in full) == int(row["kv_growing_elements"])
+    indexers = sum(m.kv_elements_per_token - stored(m) for m in full)
+    assert kv_growth_elements(spec) == int(row["kv_growing_elements"]) + indexers
+    assert sum(isinstance(m, Recurrent) for m in mixers(spec)) == int(row["fixed_state_layers"])
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if int(r["kv_all_elements"] or 0)], ids=lambda r: r["id"])
+def test_cache_of_all_layers_equals_the_projections(row: dict[str, str]) -> None:
+    """The oracle sums the rows of all K and V matrices, so layers without a V matrix count half."""
+    spec = spec_of(row)
+    rows = 0
+    for mixer in mixers(spec):
+        if isinstance(mixer, Attention) and mixer.cross_tokens is None:
+            elements = mixer.kv_heads * mixer.head_dim if mixer.value_is_key else stored(mixer)
+            rows += elements
+        elif isinstance(mixer, LatentAttention):
+            rows += stored(mixer)
+    assert rows == int(row["kv_all_elements"])
