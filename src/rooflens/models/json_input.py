@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rooflens.errors import InputError, NotFoundError
-from rooflens.models.first_bytes import HEAD_BYTES, quoted, refuse_foreign, refuse_text
+from rooflens.errors import InputError
+from rooflens.models.file_input import HEAD_BYTES, file_error, quoted, refuse_foreign, refuse_text
 from rooflens.units import MIB, format_bytes
 
 #: The largest published config is under 1 MB.
@@ -77,19 +77,11 @@ def parse_json_object(raw: bytes, *, what: str, unique_keys: bool = False) -> di
 
 
 def _read_file(path: Path, *, what: str, limit_bytes: int) -> bytes:
-    name = f"{what} {quoted(str(path))}" if path.name != what else quoted(str(path))
     try:
         with path.open("rb") as file:
             return file.read(limit_bytes + 1)
-    except FileNotFoundError:
-        raise NotFoundError(f"{name} does not exist", next="check the path") from None
-    except IsADirectoryError:
-        raise InputError(f"{name} is a directory", next="name the JSON file in it") from None
-    except PermissionError:
-        raise InputError(f"{name} may not be read", next="check the file's permissions") from None
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{name} cannot be read: {reason}") from None
+    except (OSError, ValueError) as error:
+        raise file_error(path, error, what="" if path.name == what else what) from None
 
 
 def _unique(pairs: list[tuple[str, Any]], *, what: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a file really is, told from its first bytes, when it is not what its name promises.
+"""Files that cannot be read, or are not what their names promise, explained.
 
 A failed download leaves a web page, an error message or a Git LFS pointer under the name of a model
 file. Each has a well-known beginning and its own remedy, so a reader can say more than "invalid header".
@@ -7,8 +7,10 @@ file. Each has a well-known beginning and its own remedy, so a reader can say mo
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
-from rooflens.errors import InputError, UnsupportedError
+from rooflens.errors import InputError, NotFoundError, RooflensError, UnsupportedError
 from rooflens.units import format_bytes
 
 #: How many leading bytes `refuse_foreign` needs to see.
@@ -43,6 +45,27 @@ _REMEDY = {
 def quoted(name: str) -> str:
     """A name from a file, safe to print: control characters escaped, long ones cut."""
     return repr(name if len(name) <= 80 else name[:77] + "...")
+
+
+def file_error(path: Path, error: OSError | ValueError, *, what: str = "") -> RooflensError:
+    """The error to raise for a file that the system would not open; ``what`` says what it should be."""
+    name = f"{what} {quoted(str(path))}".strip()
+    if isinstance(error, FileNotFoundError):
+        if path.is_symlink():
+            return NotFoundError(f"{name} is a link to a file that is not there", next="download it again")
+        return NotFoundError(f"{name} does not exist", next="check the path")
+    if isinstance(error, IsADirectoryError):
+        return InputError(f"{name} is a directory", next="name a file in it")
+    if isinstance(error, PermissionError):
+        return InputError(f"{name} may not be read", next="check the file's permissions")
+    # A null character in the path is a ValueError, the rest of the system's reasons have a text.
+    return InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of many names, for a sentence: ``'a', 'b', 'c' and 7 more``."""
+    shown = ", ".join(quoted(name) for name in names[:3])
+    return f"{shown} and {len(names) - 3:,} more" if len(names) > 3 else shown
 
 
 def refuse_foreign(head: bytes, *, name: str, expected: str) -> None:
