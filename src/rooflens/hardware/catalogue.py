@@ -66,9 +66,9 @@ def filter_devices(
 ) -> tuple[Device, ...]:
     """Devices that meet every given condition, in the order of the table.
 
-    ``dtype`` asks for a known peak of that compute dtype; ``text`` is looked for in id, name, aliases and
-    architecture. An unknown memory size meets no minimum. Raises InputError for a vendor, kind or dtype
-    that no device has.
+    ``dtype`` asks for a known peak of that compute dtype; ``text`` is looked for in id, name and aliases, and
+    at the start of the architecture's words. An unknown memory size meets no minimum. Raises InputError for
+    a vendor, kind or dtype that no device has.
     """
     vendor = _known(vendor, "vendor", {device.vendor for device in devices() if device.vendor})
     kind = _known(kind, "kind", {device.kind for device in devices()})
@@ -81,7 +81,7 @@ def filter_devices(
             and (kind is None or device.kind == kind)
             and (min_memory_bytes is None or (device.memory_bytes or 0) >= min_memory_bytes)
             and (dtype is None or dtype in device.peaks_flops_per_s)
-            and (wanted is None or any(wanted in normalise(part) for part in _texts(device)))
+            and (wanted is None or _mentions(device, wanted))
         )
 
     return tuple(device for device in devices() if meets(device))
@@ -122,8 +122,12 @@ def _forms(name: str) -> Iterator[str]:
         yield short
 
 
-def _texts(device: Device) -> tuple[str, ...]:
-    return (device.id, device.name, *device.aliases, device.arch or "", device.isa or "")
+def _mentions(device: Device, wanted: str) -> bool:
+    names = (device.id, device.name, *device.aliases)
+    words = [device.arch or "", *(device.arch or "").split(), device.isa or ""]
+    return any(wanted in normalise(name) for name in names) or any(
+        normalise(word).startswith(wanted) for word in words
+    )
 
 
 def _known(value: str | None, field: str, known: set[str]) -> str | None:

@@ -282,8 +282,7 @@ class Device:
             "reported_memory_source": self.reported_memory_source,
             "check": {"formula": self.check_formula, "residual": self.check_residual},
             "measured": {
-                name: {"text": item.text, "low": item.low, "high": item.high}
-                for name, item in self.measured
+                name: {"text": item.text, "low": item.low, "high": item.high} for name, item in self.measured
             },
             "measured_source": self.measured_source,
             "notes": self.notes,
