@@ -1,9 +1,10 @@
-"""Small GGUF files for tests, written field by field (`gguf_bytes`) or by the gguf package (`write_gguf`)."""
+"""Small checkpoint files for tests, written field by field so that each field can be wrong."""
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,38 @@ def write_split(folder: Path, parts: Sequence[Sequence[str]], *, stem: str = "mo
         path.write_bytes(split_part(number, len(parts), tensors, total))
         paths.append(path)
     return paths
+
+
+def safetensors_bytes(table: Mapping[str, Any], data_bytes: int, *, padding: bytes = b"") -> bytes:
+    """A file with exactly this header, right or wrong, and ``data_bytes`` of zeros."""
+    header = json.dumps(table).encode() + padding
+    return len(header).to_bytes(8, "little") + header + b"\0" * data_bytes
+
+
+def shard(tensors: Mapping[str, int]) -> bytes:
+    """A file of F32 vectors: name to length."""
+    table, end = {}, 0
+    for name, length in tensors.items():
+        table[name] = {"dtype": "F32", "shape": [length], "data_offsets": [end, end + 4 * length]}
+        end += 4 * length
+    return safetensors_bytes(table, end)
+
+
+def write_shards(folder: Path, shards: Sequence[Mapping[str, int]], *, index: bool = False) -> list[Path]:
+    """Numbered shards of F32 vectors, with their index if asked for."""
+    paths = []
+    for number, tensors in enumerate(shards):
+        path = folder / f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
+        path.write_bytes(shard(tensors))
+        paths.append(path)
+    if index:
+        total = 4 * sum(length for tensors in shards for length in tensors.values())
+        where = {name: path.name for path, tensors in zip(paths, shards, strict=True) for name in tensors}
+        table = {"metadata": {"total_size": total}, "weight_map": where}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(table))
+    return paths
+
+
+def words_of(parameter: object) -> str:
+    """A test's id from its parameters: the expected words only."""
+    return parameter if isinstance(parameter, str) else ""

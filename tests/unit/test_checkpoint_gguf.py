@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_files import gguf_bytes, split_part, string, tensor_entry, value, write_split
+from checkpoint_files import gguf_bytes, split_part, string, tensor_entry, value, words_of, write_split
 
 from rooflens.errors import InputError, NotFoundError, RooflensError, UnsupportedError
 from rooflens.models.checkpoint.byte_source import ByteSource, MemorySource
@@ -23,10 +23,6 @@ gguf = pytest.importorskip("gguf")
 def pair(offset: int) -> list[tuple[str, tuple[int], int, int]]:
     """Two tensors of 16 bytes, the second at ``offset``."""
     return [("a", (4,), 0, 0), ("b", (4,), 0, offset)]
-
-
-def words_of(parameter: object) -> str | None:
-    return parameter if isinstance(parameter, str) else ""
 
 
 def parse(raw: bytes, name: str = "model.gguf") -> Checkpoint:
