@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
+from math import ceil, floor
 from typing import Any
 
 from rooflens.models.formats.base import dtype_bytes
+from rooflens.models.formats.kv import kv_element_bytes
 from rooflens.models.spec import (
     Attention,
     CompressedAttention,
@@ -109,19 +110,25 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
 
 
 def linear_bytes(linear: Linear, spec: ModelSpec) -> int:
-    """Bytes of a linear layer as stored: each part in its own format, biases in the model's dtype."""
+    """Bytes of a linear layer as stored: each part in its own format, and its bias."""
     total = sum(
         (part.weight_format or spec.default_format).matrix_bytes(part.out_features, linear.in_features)
         for part in linear.parts
     )
-    return total + (int(linear.out_features * dtype_bytes(spec.dtype)) if linear.bias else 0)
+    return total + (bias_bytes(linear, spec) if linear.bias else 0)
+
+
+def bias_bytes(linear: Linear, spec: ModelSpec) -> int:
+    """Bytes of a linear layer's bias."""
+    return ceil(linear.out_features * dtype_bytes(spec.vector_dtype or spec.dtype))
 
 
 def tensor_bytes(tensor: Norm | Parameter, spec: ModelSpec) -> int:
     """Bytes of a tensor that is not a matrix multiply, buffers included."""
+    dtype = spec.vector_dtype or spec.dtype
     if isinstance(tensor, Parameter):
-        return int(tensor.elements * dtype_bytes(tensor.dtype or spec.dtype))
-    return int(tensor.parameters * dtype_bytes(spec.dtype))
+        return ceil(tensor.elements * dtype_bytes(tensor.dtype or dtype))
+    return ceil(tensor.parameters * dtype_bytes(dtype))
 
 
 def embedding_bytes(embedding: Embedding, spec: ModelSpec) -> int:
@@ -152,7 +159,7 @@ def weights_bytes(spec: ModelSpec) -> int:
         if not spec.tied:
             total += linear_bytes(spec.head, spec)
         elif spec.head.bias:
-            total += int(spec.head.out_features * element)
+            total += bias_bytes(spec.head, spec)
     total += sum(tensor_bytes(norm, spec) for norm in spec.norms)
     total += sum(tensor_bytes(parameter, spec) for parameter in spec.parameters_extra)
     total += tensor_bytes(spec.final_norm, spec) if spec.final_norm else 0
@@ -215,7 +222,7 @@ def kv_sequence_bytes(spec: ModelSpec, *, context: Any, kv_dtype: str) -> Any:
     """
     if spec.free_form is not None:
         return spec.free_form.kv_bytes_per_token * context
-    element = dtype_bytes(kv_dtype)
+    element = kv_element_bytes(kv_dtype)
     total: Any = 0 * context
     for group in spec.groups:
         for mixer in group.layer.mixers:

@@ -14,6 +14,8 @@ DTYPE_BITS: dict[str, int] = {
     "fp32": 32,
     "bf16": 16,
     "fp16": 16,
+    "int64": 64,
+    "int32": 32,
     "fp8": 8,
     "int8": 8,
     "fp4": 4,
@@ -29,6 +31,8 @@ DTYPE_ALIASES: dict[str, str] = {
     "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
     "f8_e4m3": "fp8", "f8_e5m2": "fp8",
 }  # fmt: skip
+
+_ZERO_POINT_WORD_BITS = 32
 
 
 def dtype_name(text: str, *, field: str = "dtype") -> str:
@@ -52,12 +56,17 @@ def dtype_bytes(dtype: str) -> float:
 class WeightFormat:
     """How the weight matrix of one linear layer is stored.
 
-    ``bits`` are the bits of one stored weight (a fraction for trellis formats). Beside them stand,
-    where the format has them: scales and zero points per group of ``group_size`` input features
-    (0: none, -1: one group a row), scales per block of ``block`` x ``block`` weights, ``row_bits``
-    per output feature, ``column_bits`` per input feature, ``tensor_bits`` once per matrix.
+    ``bits`` are the bits of one stored weight (a fraction for block and trellis formats). Beside them
+    stand, where the format has them:
+
+    - a scale of ``scale_bits`` and a zero point of ``zero_bits`` per group of ``group_size`` input
+      features (0: none, -1: one group a row), or per ``group_size`` elements of the flattened matrix
+      where ``flat``; ``nested_group`` of these scales share a scale of ``nested_bits`` of their own;
+    - a scale of ``scale_bits`` per block of ``block`` rows x ``block_columns`` (0: as ``block``);
+    - ``row_bits`` per output feature, ``column_bits`` per input feature, ``tensor_bits`` per matrix.
+
     ``compute_dtype`` is the type that the matrix multiply runs in, None for "as the activations".
-    ``pads_rows_to`` rounds the input features up, as block formats of GGUF require.
+    ``pads_rows_to`` rounds the input features up, as the block formats of GGUF require.
     """
 
     name: str
@@ -71,20 +80,42 @@ class WeightFormat:
     tensor_bits: int = 0
     compute_dtype: str | None = None
     pads_rows_to: int = 1
+    block_columns: int = 0
+    flat: bool = False
+    nested_group: int = 0
+    nested_bits: int = 0
 
     def matrix_bytes(self, out_features: int, in_features: int) -> int:
         """Exact bytes of an [out, in] matrix in this format, scales and zero points included."""
-        columns = -(-in_features // self.pads_rows_to) * self.pads_rows_to
+        columns = _groups(in_features, self.pads_rows_to) * self.pads_rows_to
         bits = self.bits * out_features * columns
         if self.group_size:
-            groups = 1 if self.group_size < 0 else -(-columns // self.group_size)
-            bits += out_features * groups * self.scale_bits
-            # Zero points are packed in words of 32 bits along the output features.
-            bits += groups * -(-(out_features * self.zero_bits) // 32) * 32
+            bits += self._group_bits(out_features, columns)
         if self.block:
-            bits += -(-out_features // self.block) * -(-in_features // self.block) * self.scale_bits
+            down = _groups(out_features, self.block)
+            bits += down * _groups(in_features, self.block_columns or self.block) * self.scale_bits
         bits += out_features * self.row_bits + in_features * self.column_bits + self.tensor_bits
-        return -(-int(bits) // BITS_PER_BYTE) if bits == int(bits) else int(bits / BITS_PER_BYTE) + 1
+        return -(-bits // BITS_PER_BYTE)
+
+    def bits_per_weight(self, out_features: int, in_features: int) -> float:
+        """Bits per weight of an [out, in] matrix, everything included."""
+        return BITS_PER_BYTE * self.matrix_bytes(out_features, in_features) / (out_features * in_features)
+
+    def _group_bits(self, rows: int, columns: int) -> int:
+        if self.flat:
+            scales = _groups(rows * columns, self.group_size)
+            return scales * self.scale_bits + (
+                _groups(scales, self.nested_group) * self.nested_bits if self.nested_group else 0
+            )
+        groups = 1 if self.group_size < 0 else _groups(columns, self.group_size)
+        # Zero points are packed in words along the output features, each group's row of its own.
+        zeros = groups * _groups(rows * self.zero_bits, _ZERO_POINT_WORD_BITS) * _ZERO_POINT_WORD_BITS
+        return rows * groups * self.scale_bits + zeros
+
+
+def _groups(count: int, size: int) -> int:
+    """How many groups of ``size`` hold ``count`` things."""
+    return -(-count // size)
 
 
 def plain_format(dtype: str) -> WeightFormat:

@@ -1,0 +1,224 @@
+"""Giving every matrix of a ModelSpec a format: one walk, shared by all ways of choosing one.
+
+A chooser maps a ``Matrix`` to its WeightFormat, None for the model's own element type. Layers that were
+equal and are given equal formats stay one object, so that a spec's groups stay few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from rooflens.models.accounting import layer_parameters, layer_weight_bytes
+from rooflens.models.formats.base import WeightFormat
+from rooflens.models.spec import (
+    Component,
+    DenseMlp,
+    Embedding,
+    Layer,
+    Linear,
+    Mixer,
+    MixtureOfExperts,
+    Mlp,
+    ModelSpec,
+)
+
+
+class Role(Enum):
+    """What a matrix does, as far as quantisation tools tell matrices apart."""
+
+    LINEAR = "linear"  # attention, dense feed-forward and whatever else is a linear of a layer
+    EXPERT = "expert"
+    SHARED_EXPERT = "shared_expert"
+    ROUTER = "router"  # which experts, and how much of the shared one
+    HEAD = "head"
+    EMBEDDING = "embedding"
+    OUTSIDE = "outside"  # a linear outside the layers
+
+
+BLOCK_ROLES = frozenset({Role.LINEAR, Role.EXPERT, Role.SHARED_EXPERT})
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One stored matrix, ``out_features`` x ``in_features``, ``copies`` times (experts).
+
+    ``source`` is the checkpoint's module name inside the layer, ``module`` the whole one; ``{e}`` stands
+    for the expert. ``part`` of ``parts`` is its place in the fused ``linear`` of ``mixer``, where it has one.
+    """
+
+    role: Role
+    source: str
+    module: str
+    out_features: int
+    in_features: int
+    copies: int = 1
+    layer: int | None = None
+    linear: str = ""
+    part: int = 0
+    parts: int = 1
+    mixer: Mixer | None = None
+
+    @property
+    def expert_modules(self) -> tuple[str, ...]:
+        """The whole module names, one per expert where the checkpoint stores experts one by one."""
+        if "{e}" not in self.module:
+            return (self.module,)
+        return tuple(self.module.replace("{e}", str(expert)) for expert in range(self.copies))
+
+
+Chooser = Callable[[Matrix], WeightFormat | None]
+_Linears = Iterator[tuple[Role, Linear, int, Mixer | None]]
+
+
+def layer_roles(layer: Layer) -> _Linears:
+    """(role, linear, copies, mixer) of every linear of a layer, in the order that rewriting follows."""
+    for mixer in layer.mixers:
+        for linear in mixer.linears:
+            yield Role.LINEAR, linear, 1, mixer
+    for mlp in (layer.mlp, layer.extra_mlp):
+        if isinstance(mlp, DenseMlp):
+            for linear in mlp.linears:
+                yield Role.LINEAR, linear, 1, None
+        elif mlp is not None:
+            yield from _mixture_roles(mlp)
+    for linear in layer.linears:
+        yield Role.LINEAR, linear, 1, None
+
+
+def _mixture_roles(mlp: MixtureOfExperts) -> _Linears:
+    yield Role.ROUTER, mlp.router, 1, None
+    for linear in mlp.linears:
+        yield Role.LINEAR, linear, 1, None
+    for linear in mlp.expert.linears:
+        yield Role.EXPERT, linear, mlp.experts, None
+    for linear in mlp.shared.linears if mlp.shared else ():
+        yield Role.SHARED_EXPERT, linear, 1, None
+    if mlp.shared_gate is not None:
+        yield Role.ROUTER, mlp.shared_gate, 1, None
+
+
+def _matrices(
+    role: Role, linear: Linear, copies: int, mixer: Mixer | None, prefix: str, layer: int | None
+) -> Iterator[Matrix]:
+    for index, part in enumerate(linear.parts):
+        yield Matrix(
+            role=role,
+            source=part.source,
+            module=prefix + part.source,
+            out_features=part.out_features,
+            in_features=linear.in_features,
+            copies=copies,
+            layer=layer,
+            linear=linear.name,
+            part=index,
+            parts=len(linear.parts),
+            mixer=mixer,
+        )
+
+
+def layer_matrices(spec: ModelSpec, layer: Layer, index: int) -> Iterator[Matrix]:
+    """Every matrix of one layer, standing at ``index``."""
+    prefix = spec.layer_prefix.replace("{i}", str(index))
+    for role, linear, copies, mixer in layer_roles(layer):
+        yield from _matrices(role, linear, copies, mixer, prefix, index)
+
+
+def table_matrix(table: Embedding) -> Matrix:
+    """A token table as a matrix."""
+    return Matrix(Role.EMBEDDING, table.source, table.source, table.rows, table.dim)
+
+
+def outer_matrices(spec: ModelSpec) -> Iterator[Matrix]:
+    """Every matrix outside the layers; the head too where it owns its weights."""
+    for table in (spec.embedding, *spec.tables):
+        if table is not None:
+            yield table_matrix(table)
+    for linear in spec.linears:
+        yield from _matrices(Role.OUTSIDE, linear, 1, None, "", None)
+    if spec.head is not None and not spec.tied:
+        yield from _matrices(Role.HEAD, spec.head, 1, None, "", None)
+
+
+def _with_formats(linear: Linear, formats: Iterator[WeightFormat | None]) -> Linear:
+    parts = tuple(replace(part, weight_format=next(formats)) for part in linear.parts)
+    return replace(linear, parts=parts)
+
+
+def _mlp_with_formats(mlp: Mlp | None, formats: Iterator[WeightFormat | None]) -> Mlp | None:
+    def each(linears: tuple[Linear, ...]) -> tuple[Linear, ...]:
+        return tuple(_with_formats(linear, formats) for linear in linears)
+
+    if mlp is None:
+        return None
+    if isinstance(mlp, DenseMlp):
+        return replace(mlp, linears=each(mlp.linears))
+    # Keyword arguments are evaluated in order: the order of ``_mixture_roles``.
+    return replace(
+        mlp,
+        router=_with_formats(mlp.router, formats),
+        linears=each(mlp.linears),
+        expert=replace(mlp.expert, linears=each(mlp.expert.linears)),
+        shared=mlp.shared and replace(mlp.shared, linears=each(mlp.shared.linears)),
+        shared_gate=mlp.shared_gate and _with_formats(mlp.shared_gate, formats),
+    )
+
+
+def _layer_with_formats(layer: Layer, formats: Iterator[WeightFormat | None]) -> Layer:
+    return replace(
+        layer,
+        mixers=tuple(
+            replace(mixer, linears=tuple(_with_formats(linear, formats) for linear in mixer.linears))
+            for mixer in layer.mixers
+        ),
+        mlp=_mlp_with_formats(layer.mlp, formats),
+        extra_mlp=_mlp_with_formats(layer.extra_mlp, formats),
+        linears=tuple(_with_formats(linear, formats) for linear in layer.linears),
+    )
+
+
+def _rewritten_layers(spec: ModelSpec, choose: Chooser, *, per_layer: bool) -> tuple[Layer, ...]:
+    layers: list[Layer] = list(spec.layers)
+    for group in spec.groups:
+        made: dict[tuple[WeightFormat | None, ...], Layer] = {}
+        formats: tuple[WeightFormat | None, ...] = ()
+        for index in group.indices:
+            if per_layer or not made:
+                formats = tuple(choose(matrix) for matrix in layer_matrices(spec, group.layer, index))
+                if formats not in made:
+                    made[formats] = _layer_with_formats(group.layer, iter(formats))
+            layers[index] = made[formats]
+    return tuple(layers)
+
+
+def rewrite(spec: ModelSpec, choose: Chooser, *, per_layer: bool) -> ModelSpec:
+    """The spec with the format that ``choose`` gives to each matrix; parameters stay what they are.
+
+    ``per_layer`` False promises that equal layers get equal formats wherever they stand. A tied head
+    gets its table's format.
+    """
+    embedding = spec.embedding and replace(spec.embedding, weight_format=choose(table_matrix(spec.embedding)))
+    head = spec.head
+    if head is not None and spec.tied and embedding is not None:
+        head = _with_formats(head, iter([embedding.weight_format] * len(head.parts)))
+    elif head is not None:
+        head = _chosen(head, Role.HEAD, choose)
+    return replace(
+        spec,
+        layers=_rewritten_layers(spec, choose, per_layer=per_layer),
+        embedding=embedding,
+        tables=tuple(replace(x, weight_format=choose(table_matrix(x))) for x in spec.tables),
+        head=head,
+        linears=tuple(_chosen(linear, Role.OUTSIDE, choose) for linear in spec.linears),
+    )
+
+
+def _chosen(linear: Linear, role: Role, choose: Chooser) -> Linear:
+    return _with_formats(linear, (choose(x) for x in _matrices(role, linear, 1, None, "", None)))
+
+
+def predicted_component_bytes(spec: ModelSpec, component: Component) -> int:
+    """Bytes of next-token prediction layers at the bytes per parameter of the decoder's last layer."""
+    last = spec.layers[-1]
+    return -(-component.parameters * layer_weight_bytes(last, spec) // layer_parameters(last)[0])
