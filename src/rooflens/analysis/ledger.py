@@ -17,6 +17,7 @@ from rooflens.models.accounting import (
     weights_bytes,
 )
 from rooflens.models.formats.base import dtype_bytes
+from rooflens.models.formats.kv import kv_element_bytes
 from rooflens.models.spec import Attention, DenseMlp, LatentAttention, Layer, MixtureOfExperts, ModelSpec
 from rooflens.units import GIGA
 
@@ -177,7 +178,7 @@ def _bare_stage(given: LedgerInput, stage: ModelSpec, capacity: int | None, in_f
     if room is not None and sequence:
         room_or_none = max(0, room)
         sequences = room_or_none // sequence
-        growth = kv_growth_elements(stage) * dtype_bytes(given.kv_dtype)
+        growth = kv_growth_elements(stage) * kv_element_bytes(given.kv_dtype)
         if stage.free_form is not None:
             growth = stage.free_form.kv_bytes_per_token
         # Windowed layers and state make bytes a token depend on the length: take the asked length.

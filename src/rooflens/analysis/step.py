@@ -18,8 +18,9 @@ from rooflens.analysis.costs import (
     recurrent_cost,
 )
 from rooflens.analysis.numeric import Quantity
-from rooflens.models.accounting import embedding_bytes, linear_bytes, weights_bytes
+from rooflens.models.accounting import embedding_bytes, linear_bytes, tensor_bytes, weights_bytes
 from rooflens.models.formats.base import dtype_bytes
+from rooflens.models.formats.kv import kv_element_bytes
 from rooflens.models.spec import (
     Attention,
     CompressedAttention,
@@ -31,6 +32,7 @@ from rooflens.models.spec import (
     Mlp,
     ModelSpec,
     Norm,
+    Parameter,
 )
 
 
@@ -102,7 +104,7 @@ class _Builder:
         self.spec = spec
         self.step = step
         self.element = dtype_bytes(spec.dtype)
-        self.kv_element = dtype_bytes(kv_dtype)
+        self.kv_element = kv_element_bytes(kv_dtype)
         self.ops: list[Op] = []
         self.indices: tuple[int, ...] | None = None
 
@@ -122,11 +124,11 @@ class _Builder:
 
     def norm(self, path: str, norm: Norm, tokens: Quantity, times: int = 1) -> None:
         cost = elementwise_cost(features=norm.size * times, tokens=tokens, element_bytes=self.element)
-        self.add(path, cost + self.stored(norm.parameters))
+        self.add(path, cost + self.stored(norm))
 
-    def stored(self, elements: int) -> Cost:
-        """The reading of small tensors that belong to an operator, kept in the model's dtype."""
-        return Cost(weight_bytes=elements * self.element)
+    def stored(self, *tensors: Norm | Parameter) -> Cost:
+        """The reading of small tensors that belong to an operator."""
+        return Cost(weight_bytes=sum(tensor_bytes(tensor, self.spec) for tensor in tensors))
 
     def mixer(self, prefix: str, mixer: Mixer) -> None:
         step, tokens = self.step, self.step.tokens
@@ -181,7 +183,7 @@ class _Builder:
                 new_tokens=step.new_tokens,
                 context=step.context,
             )
-        self.add(f"{prefix}.core", cost + self.stored(sum(x.elements for x in mixer.parameters)))
+        self.add(f"{prefix}.core", cost + self.stored(*mixer.parameters))
 
     def _attention(self, mixer: Attention) -> Cost:
         step = self.step
@@ -229,7 +231,7 @@ class _Builder:
             return
         self.linear(f"{prefix}.{mlp.router.name}", mlp.router, tokens)
         if mlp.parameters:
-            self.add(f"{prefix}.parameters", self.stored(sum(x.elements for x in mlp.parameters)))
+            self.add(f"{prefix}.parameters", self.stored(*mlp.parameters))
         for linear in mlp.linears:
             self.linear(f"{prefix}.{linear.name}", linear, tokens)
         for linear in mlp.expert.linears:
@@ -260,7 +262,7 @@ class _Builder:
         for linear in layer.linears:
             self.linear(f"{prefix}.{linear.name}", linear, self.step.tokens)
         if layer.parameters:
-            self.add(f"{prefix}.parameters", self.stored(sum(x.elements for x in layer.parameters)))
+            self.add(f"{prefix}.parameters", self.stored(*layer.parameters))
 
     def free_form(self) -> None:
         spec, step, free = self.spec, self.step, self.spec.free_form
