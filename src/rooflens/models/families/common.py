@@ -26,7 +26,7 @@ from rooflens.models.spec import (
 # The spellings of the sizes that every decoder has.
 HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
 INTERMEDIATE = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "feed_forward_size")
 MAX_CONTEXT = (
@@ -40,6 +40,8 @@ MAX_CONTEXT = (
 
 DEFAULT_DTYPE = "bf16"
 
+Layout = Literal["stacked", "grouped", "codegen", "flat"]
+
 
 def linear(
     name: str,
@@ -49,9 +51,10 @@ def linear(
     *,
     bias: bool = False,
     shard: Shard = "column",
+    **fields: Any,
 ) -> Linear:
     """A linear layer that is one matrix of the checkpoint."""
-    return Linear(name, in_features, (Part(source, out_features),), bias, shard)
+    return Linear(name, in_features, (Part(source, out_features),), bias, shard, **fields)
 
 
 def compute_dtype(cfg: Config) -> str:
@@ -63,8 +66,11 @@ def compute_dtype(cfg: Config) -> str:
     return dtype_name(str(value), field=f"{cfg.where}: dtype")
 
 
-def head_sizes(cfg: Config, hidden: int) -> tuple[int, int, int]:
-    """(query heads, KV heads, head size) of the usual fields; a missing KV count means MHA."""
+def head_sizes(cfg: Config, hidden: int, *, default_head_dim: int | None = None) -> tuple[int, int, int]:
+    """(query heads, KV heads, head size) of the usual fields; a missing KV count means MHA.
+
+    ``default_head_dim`` is the family's own where it does not divide the hidden size among the heads.
+    """
     heads = cfg.size(*HEADS)
     kv_heads = cfg.size(*KV_HEADS, default=heads)
     if heads % kv_heads:
@@ -73,12 +79,13 @@ def head_sizes(cfg: Config, hidden: int) -> tuple[int, int, int]:
             value=kv_heads,
             allowed=f"a divisor of {heads}",
         )
-    head_dim = cfg.optional_size("head_dim")
+    head_dim = cfg.optional_size("head_dim") or default_head_dim
     if head_dim is None:
         if hidden % heads:
             raise InputError(
                 f"{cfg.where} gives no head_dim, and hidden_size does not divide into {heads} heads",
                 value=hidden,
+                allowed=f"a multiple of {heads}, or head_dim given",
             )
         head_dim = hidden // heads
     return heads, kv_heads, head_dim
@@ -99,11 +106,12 @@ def rotary(
     layer_type: str | None = None,
     theta: float = 10000.0,
     partial: float = 1.0,
+    dim: int | None = None,
 ) -> Rotary:
     """Rotary settings from ``rope_theta``/``rope_scaling`` or the newer ``rope_parameters``.
 
     ``layer_type`` picks the entry where rope_parameters is nested per layer type. ``theta`` and
-    ``partial`` are the family's defaults.
+    ``partial`` are the family's defaults; ``dim`` is the rotated width where the config gives it outright.
     """
     parameters = cfg.section("rope_parameters", "rope_scaling")
     if parameters is not None and layer_type is not None and isinstance(parameters.get(layer_type), Mapping):
@@ -116,10 +124,13 @@ def rotary(
         share = parameters.number("partial_rotary_factor", default=share)
         entries = {"rope_type" if key == "type" else key: value for key, value in parameters.fields.items()}
         if entries.get("rope_type", "default") != "default":
-            scaling = freeze(
-                {k: v for k, v in entries.items() if k not in ("rope_theta", "partial_rotary_factor")}
-            )
-    return Rotary(dim=int(head_dim * share), theta=base, scaling=scaling, interleaved=interleaved)
+            # Phi-3 keeps the length before the extension beside the scaling, not in it.
+            original = "original_max_position_embeddings"
+            entries.setdefault(original, cfg.get(original))
+            outside = ("rope_theta", "partial_rotary_factor")
+            scaling = freeze({k: v for k, v in entries.items() if k not in outside and v is not None})
+    width = int(head_dim * share) if dim is None else dim
+    return Rotary(dim=width, theta=base, scaling=scaling, interleaved=interleaved)
 
 
 def attention(
@@ -137,20 +148,23 @@ def attention(
     prefix: str = "self_attn",
     names: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj"),
     fused: str | None = None,
+    layout: Layout = "stacked",
+    transposed: bool = False,
     query_gate: bool = False,
     **fields: Any,
 ) -> Attention:
     """Grouped-query attention with q, k, v fused into ``qkv_proj``, and ``o_proj``.
 
-    ``fused`` names the checkpoint's own fused matrix where it has one; ``query_gate`` doubles the
-    query rows for an output gate. Remaining ``fields`` go to Attention as they are.
+    ``fused`` names the checkpoint's own fused matrix where it has one, ``layout`` the order of its rows;
+    ``query_gate`` doubles the query rows for an output gate. Remaining ``fields`` go to Attention.
     """
     value_dim = v_head_dim or head_dim
     q, k, v, o = (f"{prefix}.{name}" for name in names)
     query_rows = heads * head_dim * (2 if query_gate else 1)
     key_rows, value_rows = kv_heads * head_dim, kv_heads * value_dim
     if fused:
-        parts: tuple[Part, ...] = (Part(f"{prefix}.{fused}", query_rows + key_rows + value_rows),)
+        rows = query_rows + key_rows + value_rows
+        parts: tuple[Part, ...] = (Part(f"{prefix}.{fused}", rows, layout=layout),)
     elif fields.get("shares_kv"):
         parts = (Part(q, query_rows),)
     elif fields.get("value_is_key"):
@@ -163,8 +177,10 @@ def attention(
         head_dim=head_dim,
         v_head_dim=v_head_dim,
         linears=(
-            Linear("qkv_proj", hidden, parts, qkv_bias),
-            linear("o_proj", heads * value_dim, hidden, o, bias=o_bias, shard="row"),
+            Linear("qkv_proj", hidden, parts, qkv_bias, transposed=transposed),
+            linear(
+                "o_proj", heads * value_dim, hidden, o, bias=o_bias, shard="row", transposed=transposed
+            ),
         ),
         norms=norms,
         rotary=rotary,
@@ -206,14 +222,17 @@ def plain_mlp(
     bias: bool = True,
     prefix: str = "mlp",
     names: tuple[str, str] = ("up_proj", "down_proj"),
+    transposed: bool = False,
 ) -> DenseMlp:
     """down(act(up(x))): the feed-forward without a gate."""
-    up, down = (f"{prefix}.{name}" for name in names)
+    up, down = (f"{prefix}.{name}" if prefix else name for name in names)
     return DenseMlp(
         intermediate_size=intermediate,
         linears=(
-            linear("up_proj", hidden, intermediate, up, bias=bias),
-            linear("down_proj", intermediate, hidden, down, bias=bias, shard="row"),
+            linear("up_proj", hidden, intermediate, up, bias=bias, transposed=transposed),
+            linear(
+                "down_proj", intermediate, hidden, down, bias=bias, shard="row", transposed=transposed
+            ),
         ),
         activation=activation,
         gated=False,
@@ -274,6 +293,36 @@ def activation(cfg: Config, *names: str, default: str = "silu") -> str:
     return known.get(value, value)
 
 
+# Endings of the class that a config names, by what stands on top of the decoder.
+_GENERATES = ("CausalLM", "LMHeadModel", "ForConditionalGeneration", "ChatGLMModel")
+_CLASSIFIES = "ForSequenceClassification"
+_HEADLESS = "Model"
+
+
+def _head_kind(cfg: Config) -> Literal["lm", "score", "none"]:
+    """What stands on top: a language-model head, a score per label, or nothing (embedding models)."""
+    classes = cfg.items("architectures")
+    if not classes:
+        return "lm"
+    name = str(classes[0])
+    if name.endswith(_GENERATES):
+        return "lm"
+    if name.endswith(_CLASSIFIES):
+        return "score"
+    if name.endswith(_HEADLESS):
+        return "none"
+    raise UnsupportedError(
+        f"{cfg.where}: the output head of this class is not covered",
+        value=name,
+        allowed=", ".join(f"...{ending}" for ending in (*_GENERATES, _CLASSIFIES, _HEADLESS)),
+    )
+
+
+def _labels(cfg: Config) -> int:
+    names = cfg.get("id2label")
+    return len(names) if isinstance(names, Mapping) and names else cfg.size("num_labels", default=2)
+
+
 def decoder(
     cfg: Config,
     name: str,
@@ -285,15 +334,25 @@ def decoder(
     head_source: str = "lm_head",
     head_bias: bool = False,
     embedding_dim: int | None = None,
+    vocabulary: int | None = None,
     **fields: Any,
 ) -> ModelSpec:
-    """The frame of a decoder: token table, layers, final norm, output head (tied or not)."""
+    """The frame of a decoder: token table, layers, final norm, output head (tied, untied, a score, none)."""
     if not layers:
         raise InputError(f"{cfg.where}: the model has no layers", value=0, allowed="1 or more layers")
     hidden = cfg.size(*HIDDEN)
-    vocabulary = cfg.size("vocab_size", "padded_vocab_size")
+    vocabulary = vocabulary or cfg.size("vocab_size", "padded_vocab_size")
     width = embedding_dim or hidden
     tied = cfg.flag("tie_word_embeddings", default=tied_default)
+    kind = _head_kind(cfg)
+    head: Linear | None = linear("lm_head", width, vocabulary, head_source, bias=head_bias)
+    if kind == "score":
+        score = linear("score", width, _labels(cfg), "score", shard="replicated")
+        fields["linears"] = (*fields.get("linears", ()), score)
+    if kind == "score" or (kind == "none" and not tied):
+        head, tied = None, False
+        fields.setdefault("generates", False)
+        cfg.note("the model has no language-model head: it scores or embeds text and does not generate")
     return ModelSpec(
         name=name,
         model_type=cfg.text("model_type", default=""),
@@ -301,7 +360,7 @@ def decoder(
         vocab_size=vocabulary,
         layers=tuple(layers),
         embedding=Embedding(vocabulary, width, embedding_source, fields.pop("embedding_scale", 1.0)),
-        head=linear("lm_head", width, vocabulary, head_source, bias=head_bias),
+        head=head,
         tied=tied,
         final_norm=final_norm,
         dtype=compute_dtype(cfg),
