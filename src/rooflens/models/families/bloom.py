@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import sqrt
 
-from rooflens.models.families.common import INTERMEDIATE, activation, norm, plain_mlp, refuse, rotary
+from rooflens.models.families.common import activation, norm, plain_mlp, refuse, rotary
 from rooflens.models.families.config import Config
 from rooflens.models.families.stack import pre_norms, read_sizes, stack
 from rooflens.models.spec import Attention, ModelSpec, Norm
@@ -101,7 +101,7 @@ def falcon(cfg: Config, name: str) -> ModelSpec:
         attentions=[mixer] * layers,
         mlp=plain_mlp(
             hidden=hidden,
-            intermediate=cfg.size(*INTERMEDIATE, default=4 * hidden),
+            intermediate=cfg.size("ffn_hidden_size", default=4 * hidden),
             activation=activation(cfg, "activation", default="gelu"),
             bias=cfg.flag("bias", default=False),
             names=_MLP_NAMES,

@@ -7,7 +7,6 @@ from typing import Any
 
 from rooflens.errors import InputError
 from rooflens.models.families.common import (
-    INTERMEDIATE,
     MAX_CONTEXT,
     Layout,
     activation,
@@ -22,12 +21,12 @@ from rooflens.models.spec import Attention, DenseMlp, ModelSpec, Parameter
 
 
 def _mlp(
-    cfg: Config, sizes: Sizes, names: tuple[str, str], *, default: str = "gelu_tanh", **fields: Any
+    cfg: Config, sizes: Sizes, names: tuple[str, str], *, width: str = "n_inner", **fields: Any
 ) -> DenseMlp:
     return plain_mlp(
         hidden=sizes.hidden,
-        intermediate=cfg.size(*INTERMEDIATE, default=4 * sizes.hidden),
-        activation=activation(cfg, "activation_function", default=default),
+        intermediate=cfg.size(width, default=4 * sizes.hidden),
+        activation=activation(cfg, "activation_function", default="gelu_tanh"),
         names=names,
         **fields,
     )
@@ -162,7 +161,7 @@ def gpt_neo(cfg: Config, name: str) -> ModelSpec:
         name,
         sizes,
         attentions=[local if kind == "local" else everywhere for kind in pattern],
-        mlp=_mlp(cfg, sizes, ("c_fc", "c_proj")),
+        mlp=_mlp(cfg, sizes, ("c_fc", "c_proj"), width="intermediate_size"),
         tied_default=True,
         parameters_extra=_positions(cfg, sizes),
     )

@@ -176,8 +176,8 @@ def opt(cfg: Config, name: str) -> ModelSpec:
         attentions=[mixer] * sizes.layers,
         mlp=plain_mlp(
             hidden=sizes.hidden,
-            intermediate=cfg.size(*INTERMEDIATE),
-            activation=activation(cfg, default="relu"),
+            intermediate=cfg.size("ffn_dim"),
+            activation=activation(cfg, "activation_function", default="relu"),
             bias=bias,
             prefix="",
             names=("fc1", "fc2"),
