@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflens.analysis.numeric import Quantity, ceil_div, maximum, minimum, where_positive
+from rooflens.analysis.numeric import Quantity, maximum, minimum, where_positive
 
 
 @dataclass(frozen=True)
@@ -338,16 +338,3 @@ def experts_cost(
         activation_bytes=(in_features + out_features) * element_bytes * visits,
     )
     return cost, expected_experts(experts=experts, top_k=top_k, tokens=tokens) * expert_bytes
-
-
-def all_reduce_bytes(*, payload_bytes: Quantity, ranks: int) -> Quantity:
-    """Bytes each rank must send for an all-reduce of ``payload_bytes``: 2 (n - 1) / n of them.
-
-    Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009.
-    """
-    return payload_bytes * (2 * (ranks - 1)) / ranks
-
-
-def blocks_needed(*, tokens: Quantity, block_tokens: int) -> Quantity:
-    """Cache blocks that hold ``tokens``."""
-    return ceil_div(tokens, block_tokens)

@@ -7,7 +7,8 @@ Each engine has its own rules (``engines``); this module holds the hand-offs and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rooflens.analysis.parallelism import Layout
 from rooflens.models.accounting import (
@@ -32,7 +33,9 @@ class LedgerInput:
 
     ``stages`` are the shares of one device for each pipeline stage; ``batch`` counts the sequences of
     one data-parallel replica; ``capacity_bytes`` is what the device is sold with and
-    ``reported_bytes`` what its driver reports.
+    ``reported_bytes`` what its driver reports. ``kv_dtype_auto`` says that nobody asked for ``kv_dtype``,
+    so an engine may take the checkpoint's own scheme. ``kv_pool_bytes`` is a pool that is known (from
+    a log, or set by hand) instead of predicted. ``device_name`` picks defaults that engines tie to it.
     """
 
     spec: ModelSpec
@@ -48,6 +51,14 @@ class LedgerInput:
     max_batched_tokens: int | None = None
     max_sequences: int | None = None
     memory_utilization: float | None = None
+    engine_version: str | None = None
+    kv_dtype_auto: bool = False
+    kv_pool_bytes: int | None = None
+    block_size: int | None = None
+    prefix_caching: bool | None = None
+    graphs: bool = True
+    swa_full: bool = False
+    device_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,51 @@ class LedgerRow:
     low_bytes: int | None = None
     high_bytes: int | None = None
     source: str = ""
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Layers that share one table of blocks, on the fullest device.
+
+    ``padding`` layers hold nothing: they make the groups equally large. ``blocks`` are those that one
+    sequence takes at the asked context; ``tokens_kept`` what it still needs of that context.
+    """
+
+    kind: str
+    layers: int
+    padding: int
+    block_tokens: int
+    page_bytes: int
+    blocks: int
+    tokens_kept: int | None = None
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """The cache of one sequence, twice: as the model needs it and as the engine lays it out.
+
+    A sequence of L tokens needs ``fixed_bytes`` (windows once full, and state) + L x
+    ``growth_bytes_per_token``; ``logical_bytes`` and ``allocated_bytes`` are at the asked context,
+    ``minimum_bytes`` is what one request of max_model_len must find. ``alternatives`` are the same
+    allocation under another switch, by name. All per device.
+    """
+
+    layout: str
+    dtype: str
+    fixed_bytes: int
+    growth_bytes_per_token: float
+    logical_bytes: int
+    allocated_bytes: int
+    minimum_bytes: int
+    groups: tuple[CacheGroup, ...] = ()
+    blocks: int | None = None
+    bytes_per_block: int | None = None
+    alternatives: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def waste_bytes(self) -> int:
+        """Bytes allocated beyond what the model needs, at the asked context."""
+        return self.allocated_bytes - self.logical_bytes
 
 
 @dataclass(frozen=True)
@@ -82,6 +138,10 @@ class Ledger:
     max_concurrency: float | None
     notes: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()  # why it does not start, in the engine's own terms
+    outside: tuple[LedgerRow, ...] = ()  # taken beside ``capacity_bytes``: context, unbudgeted graphs
+    cache: CacheReport | None = None
+    longest_context: int | None = None  # of one request that the pool holds
+    minimum_utilization: float | None = None  # the smallest share of the device that starts
 
     def row(self, name: str) -> int:
         """Bytes of the rows of that name."""
@@ -101,6 +161,32 @@ class Ledger:
     def fits(self) -> bool | None:
         """Whether everything fits; None where the capacity is not known."""
         return None if self.capacity_bytes is None else not self.deficit_bytes and not self.reasons
+
+    def to_dict(self) -> dict[str, Any]:
+        """The ledger as in the JSON contract: bytes of one device, null where unknown."""
+        cache = self.cache
+        named = ("weights", "kv_cache", "activations")
+        return {
+            "per_device": True,
+            "weights_bytes": self.row("weights"),
+            "kv_cache_bytes": self.row("kv_cache"),
+            "activation_bytes": self.row("activations"),
+            "overhead_bytes": sum(row.bytes for row in self.rows if row.name not in named),
+            "total_bytes": self.total_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "fits": self.fits,
+            "deficit_bytes": self.deficit_bytes,
+            "kv_capacity_bytes": self.kv_capacity_bytes,
+            "kv_capacity_tokens": self.kv_capacity_tokens,
+            "max_sequences": self.max_sequences,
+            "max_concurrency": self.max_concurrency,
+            "longest_context": self.longest_context,
+            "minimum_utilization": self.minimum_utilization,
+            "rows": [asdict(row) for row in self.rows],
+            "outside": [asdict(row) for row in self.outside],
+            "cache": None if cache is None else asdict(cache) | {"waste_bytes": cache.waste_bytes},
+            "reasons": list(self.reasons),
+        }
 
 
 LedgerRules = Callable[[LedgerInput], Ledger]

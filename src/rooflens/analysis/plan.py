@@ -1,0 +1,267 @@
+"""The plan: one model, one device, one workload; every answer of ``rooflens plan`` in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rooflens.analysis.engines import rules_for
+from rooflens.analysis.estimate import Range, efficiency_for, estimate_s
+from rooflens.analysis.ledger import Ledger, LedgerInput, LedgerRules
+from rooflens.analysis.parallelism import rank_specs
+from rooflens.analysis.ridge import ridge_batch
+from rooflens.analysis.roofline import Roof, StepTimes, time_ops
+from rooflens.analysis.step import Op, Phase, Step, decode_step, prefill_step, step_ops
+from rooflens.analysis.workload import Rates, Workload, communication_bytes, device_rates
+from rooflens.hardware.device import Device
+from rooflens.models.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """One phase of the plan. FLOPs and bytes are totals over all devices; seconds are of one step.
+
+    ``times`` are those of the slowest device; ``bound_s`` is the time that nothing can beat;
+    ``tokens_per_s`` counts all sequences at the bound.
+    """
+
+    phase: Phase
+    tokens: int
+    flops: float
+    bytes: float
+    times: StepTimes
+    bound_s: float
+    estimate: Range
+    tokens_per_s: float
+    sequences: int
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+    devices: int
+
+    @property
+    def intensity_flops_per_byte(self) -> float:
+        """FLOPs over the bytes that must move."""
+        return self.flops / self.bytes
+
+    @property
+    def limited_by(self) -> str:
+        """compute, memory or communication."""
+        return self.times.limited_by
+
+    @property
+    def mfu_ceiling(self) -> float:
+        """Share of the peak that the bound leaves in use: FLOPs / (bound x peak x devices)."""
+        return self.flops / (self.bound_s * self.peak_flops_per_s * self.devices)
+
+    @property
+    def mbu_ceiling(self) -> float:
+        """Share of the bandwidth that the bound leaves in use: bytes / (bound x bandwidth x devices)."""
+        return self.bytes / (self.bound_s * self.bandwidth_bytes_per_s * self.devices)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The phase as in the JSON contract."""
+        result = {
+            "tokens": self.tokens,
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "intensity_flops_per_byte": self.intensity_flops_per_byte,
+            "compute_s": self.times.compute_s,
+            "memory_s": self.times.memory_s,
+            "communication_s": self.times.communication_s,
+            "bound_s": self.bound_s,
+            "limited_by": self.limited_by,
+            "op_roofline_s": self.times.op_roofline_s,
+            "estimate_s": self.estimate.to_dict(),
+            "tokens_per_s": self.tokens_per_s,
+            "mfu_ceiling": self.mfu_ceiling,
+            "mbu_ceiling": self.mbu_ceiling,
+        }
+        if self.phase is Phase.DECODE:
+            result["tokens_per_s_per_sequence"] = 1 / self.bound_s
+            result["split_s"] = {
+                "weights": self.times.weights_s,
+                "kv": self.times.kv_s,
+                "compute": self.times.compute_s,
+            }
+        return result
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that ``rooflens plan`` says; ``to_dict`` is its JSON."""
+
+    spec: ModelSpec
+    model: dict[str, Any]
+    device: Device
+    rates: Rates
+    workload: Workload
+    ledger: Ledger
+    prefill: PhaseResult
+    decode: PhaseResult
+    ridge_batch: float | None
+    advice: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the fullest device holds everything; None where its memory is not known."""
+        return self.ledger.fits
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON: SI units in the key names, null for unknown."""
+        work, ledger, device = self.workload, self.ledger, self.device
+        peak = self.decode.peak_flops_per_s
+        return {
+            "schema": "rooflens.plan/1",
+            "model": self.model,
+            "device": {
+                "name": device.name,
+                "id": device.id,
+                "count": work.layout.devices,
+                "memory_bytes": device.memory_bytes,
+                "bandwidth_bytes_per_s": device.bandwidth_bytes_per_s,
+                "peak_flops_per_s": peak,
+                "compute_dtype": self.rates.compute_dtype,
+                "ridge_flops_per_byte": peak / device.bandwidth(),
+                "evidence": {
+                    "memory_bytes": device.memory_evidence,
+                    "bandwidth_bytes_per_s": device.bandwidth_evidence,
+                    "peak_flops_per_s": device.peak(self.rates.compute_dtype).evidence,
+                },
+            },
+            "workload": {
+                "batch": work.batch,
+                "prompt": work.prompt,
+                "output": work.output,
+                "context": work.context,
+                "tp": work.layout.tp,
+                "pp": work.layout.pp,
+                "ep": work.layout.ep,
+                "dp": work.layout.dp,
+                "engine": work.engine,
+                "kv_dtype": work.kv_dtype,
+                "max_model_len": work.max_model_len,
+                "max_batched_tokens": work.max_batched_tokens,
+                "max_sequences": work.max_sequences,
+                "memory_utilization": work.memory_utilization,
+                "engine_version": work.engine_version,
+            },
+            "memory": ledger.to_dict(),
+            "prefill": self.prefill.to_dict(),
+            "decode": self.decode.to_dict(),
+            "ridge_batch": self.ridge_batch,
+            "advice": list(self.advice),
+            "notes": list(self.notes),
+        }
+
+
+def plan_spec(
+    spec: ModelSpec,
+    device: Device,
+    workload: Workload,
+    *,
+    model: dict[str, Any],
+    strict: bool = True,
+    rules: LedgerRules | None = None,
+) -> Plan:
+    """Plan ``workload`` of a model on (several of) a device.
+
+    ``model`` is the inspection that the answer carries; ``strict`` refuses a compute type without a
+    peak instead of running it as engines would; ``rules`` override the engine's memory rules.
+    Raises UnsupportedError for a missing peak or bandwidth, InputError for a layout that does not fit
+    the model's shapes.
+    """
+    stages = rank_specs(spec, workload.layout)
+    batch = workload.replica_batch
+    steps = (
+        prefill_step(sequences=batch, prompt=workload.prompt),
+        decode_step(sequences=batch, context=workload.context),
+    )
+    stage_ops = [[step_ops(stage, step, kv_dtype=workload.kv_dtype) for stage in stages] for step in steps]
+    rates = device_rates(spec, device, tuple(op for ops in stage_ops[0] for op in ops), strict=strict)
+    prefill, decode = (
+        _phase(spec, device, rates, workload, step, ops) for step, ops in zip(steps, stage_ops, strict=True)
+    )
+    given = LedgerInput(
+        spec=spec,
+        stages=stages,
+        layout=workload.layout,
+        batch=batch,
+        prompt=workload.prompt,
+        context=workload.context,
+        kv_dtype=workload.kv_dtype,
+        capacity_bytes=device.memory_bytes,
+        reported_bytes=device.reported_memory_bytes,
+        max_model_len=workload.max_model_len,
+        max_batched_tokens=workload.max_batched_tokens,
+        max_sequences=workload.max_sequences,
+        memory_utilization=workload.memory_utilization,
+        engine_version=workload.engine_version,
+        kv_dtype_auto=workload.kv_dtype_auto,
+        swa_full=workload.swa_full,
+        device_name=device.name,
+    )
+    ledger = (rules or rules_for(workload.engine))(given)
+    return Plan(
+        spec=spec,
+        model=model,
+        device=device,
+        rates=rates,
+        workload=workload,
+        ledger=ledger,
+        prefill=prefill,
+        decode=decode,
+        ridge_batch=ridge_batch(spec, rates.roof, kv_dtype=workload.kv_dtype),
+        notes=tuple(dict.fromkeys((*spec.notes, *rates.notes, *ledger.notes))),
+    )
+
+
+def _phase(
+    spec: ModelSpec,
+    device: Device,
+    rates: Rates,
+    workload: Workload,
+    step: Step,
+    stage_ops: list[tuple[Op, ...]],
+) -> PhaseResult:
+    layout = workload.layout
+    sent = communication_bytes(spec, layout, tokens=step.tokens)
+    per_stage = [time_ops(ops, rates.roof, communication_bytes=sent) for ops in stage_ops]
+    slowest = max(per_stage, key=lambda times: float(times.bound_s))
+    bound_s = float(slowest.bound_s)
+    tokens = step.tokens
+    if layout.pp > 1:
+        bound_s = max(bound_s, _one_sequence_s(spec, workload, step, rates.roof))
+    efficiency = efficiency_for(device)
+    estimates = [estimate_s(ops, rates.roof, efficiency, communication_bytes=sent) for ops in stage_ops]
+    likely = _sum_ranges(estimates)
+    ranks = layout.tp * layout.dp
+    return PhaseResult(
+        phase=step.phase,
+        tokens=tokens * layout.dp,
+        flops=sum(float(times.cost.flops) for times in per_stage) * ranks,
+        bytes=sum(float(times.cost.moved_bytes) for times in per_stage) * ranks,
+        times=slowest,
+        bound_s=bound_s,
+        estimate=likely,
+        tokens_per_s=tokens * layout.dp / bound_s,
+        sequences=workload.batch,
+        peak_flops_per_s=device.peak_flops_per_s(rates.compute_dtype),
+        bandwidth_bytes_per_s=rates.roof.bandwidth_bytes_per_s,
+        devices=layout.devices,
+    )
+
+
+def _one_sequence_s(spec: ModelSpec, workload: Workload, step: Step, roof: Roof) -> float:
+    """The way of a single sequence's single token through all pipeline stages, one after the other."""
+    single = Step(step.phase, 1, 1, step.context, 1)
+    total = 0.0
+    for stage in rank_specs(spec, workload.layout):
+        total += float(time_ops(step_ops(stage, single, kv_dtype=workload.kv_dtype), roof).bound_s)
+    return total
+
+
+def _sum_ranges(ranges: Iterable[Range]) -> Range:
+    ranges = list(ranges)
+    return Range(*(sum(getattr(r, end) for r in ranges) for end in ("low", "mid", "high")))
