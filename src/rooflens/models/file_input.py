@@ -47,6 +47,12 @@ def quoted(name: str) -> str:
     return repr(name if len(name) <= 80 else name[:77] + "...")
 
 
+def stays_inside(name: str) -> bool:
+    """Does this relative name lie below the directory it is joined to, whatever the system?"""
+    steps = name.replace("\\", "/").split("/")
+    return steps[0] != "" and ".." not in steps and "\0" not in name and ":" not in steps[0]
+
+
 def file_error(path: Path, error: OSError | ValueError, *, what: str = "") -> RooflensError:
     """The error to raise for a file that the system would not open; ``what`` says what it should be."""
     name = f"{what} {quoted(str(path))}".strip()

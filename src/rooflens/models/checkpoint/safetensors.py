@@ -14,7 +14,7 @@ from rooflens.errors import InputError
 from rooflens.models.checkpoint.byte_source import ByteSource, map_sources
 from rooflens.models.checkpoint.safetensors_header import SafetensorsHeader, read_header
 from rooflens.models.checkpoint.tensor import Checkpoint, CheckpointFile, TensorInfo
-from rooflens.models.file_input import quoted, some
+from rooflens.models.file_input import quoted, some, stays_inside
 from rooflens.units import MIB
 
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -49,7 +49,7 @@ def parse_index(table: Mapping[str, Any], *, name: str) -> ShardIndex:
         raise InputError(f"{name} maps a tensor to something that is not a file name", next=_AGAIN)
     shards = sorted(set(shard_of.values()))
     for shard in shards:
-        if not shard or shard.startswith("/") or "\\" in shard or "\0" in shard or ".." in shard.split("/"):
+        if not stays_inside(shard):
             raise InputError(f"{name} names a file outside its directory", value=quoted(shard))
     folder = name.rpartition("/")[0]
     if folder:

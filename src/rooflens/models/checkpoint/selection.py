@@ -7,7 +7,7 @@ any other safetensors; then GGUF. Where two answers are possible the choice is l
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rooflens.errors import InputError, NotFoundError, RooflensError, UnsupportedError
@@ -52,28 +52,26 @@ def select_weights(names: Collection[str], *, where: str, file: str | None = Non
     if file is not None:
         return _named(names, where=where, file=file)
     top = sorted(name for name in names if "/" not in name)
-    tensors = _models(top, ".safetensors")
-    gguf = _models(top, ".gguf") or _models(sorted(names), ".gguf")
-    notes = _left_out(top)
+    tensors, gguf = _models(top, ".safetensors"), _models(sorted(names), ".gguf")
+    notes = [f"{name} ({what}) is not read" for name in top if (what := _companion(name))]
+    if not tensors and not gguf:  # a companion is all there is, so it is what was meant
+        tensors, gguf = _with_suffix(top, ".safetensors"), _with_suffix(sorted(names), ".gguf")
+        notes = []
     if gguf and tensors:
         notes.append(f"{where} also has GGUF files, which are not read: {some(gguf)}")
+    indexes = [name for name in top if name.endswith(INDEX_SUFFIX)]
     if SINGLE_NAME in tensors:
         others = [name for name in tensors if name != SINGLE_NAME]
         if others:
             notes.append(f"{SINGLE_NAME} is read, and not the files next to it: {some(others)}")
         return Selection("safetensors", (SINGLE_NAME,), notes=tuple(notes))
-    indexes = [name for name in top if name.endswith(INDEX_SUFFIX)]
-    if INDEX_NAME in indexes or len(indexes) == 1:
+    if indexes:
+        if len(indexes) > 1 and INDEX_NAME not in indexes:
+            raise _several(indexes, where=where)
         chosen = INDEX_NAME if INDEX_NAME in indexes else indexes[0]
         return Selection("safetensors", (), chosen, tuple(notes))
-    if len(indexes) > 1:
-        raise _several(indexes, where=where)
     if tensors:
-        sets = sorted({set_name(name) for name in tensors if is_numbered(name)})
-        if len(sets) > 1:
-            raise _several([name for name in tensors if is_numbered(name)], where=where)
-        # Shards without numbers: all files together, as vLLM loads them.
-        files = numbered_set(next(filter(is_numbered, tensors)), present=names) if sets else tensors
+        files = _shards_without_index(tensors, where=where, names=names)
         rest = [name for name in tensors if name not in files]
         if rest:
             notes.append(f"{where} has files outside the numbered set, which are not read: {some(rest)}")
@@ -83,6 +81,15 @@ def select_weights(names: Collection[str], *, where: str, file: str | None = Non
             raise _several(gguf, where=where)
         return Selection("gguf", tuple(numbered_set(gguf[0], present=names)), notes=tuple(notes))
     raise _no_weights(names, where=where)
+
+
+def _shards_without_index(tensors: Sequence[str], *, where: str, names: Collection[str]) -> Sequence[str]:
+    numbered = [name for name in tensors if is_numbered(name)]
+    if not numbered:
+        return tensors  # all of them together, as vLLM loads them
+    if len({set_name(name) for name in numbered}) > 1:
+        raise _several(numbered, where=where)
+    return numbered_set(numbered[0], present=names)
 
 
 def _named(names: Collection[str], *, where: str, file: str) -> Selection:
@@ -117,22 +124,19 @@ def pickles_refused(name: str) -> UnsupportedError:
 
 
 def _companion(name: str) -> str | None:
+    """What a file in the format of a model is instead of one."""
     base = name.rpartition("/")[2].lower()
+    if not base.endswith((".safetensors", ".gguf")):
+        return None
     return next((what for start, what in _COMPANIONS.items() if base.startswith(start)), None)
 
 
+def _with_suffix(names: Collection[str], suffix: str) -> list[str]:
+    return [name for name in names if name.lower().endswith(suffix)]
+
+
 def _models(names: Collection[str], suffix: str) -> list[str]:
-    """The names with this suffix, without companions unless there is nothing else."""
-    found = [name for name in names if name.lower().endswith(suffix)]
-    return [name for name in found if _companion(name) is None] or found
-
-
-def _left_out(names: Collection[str]) -> list[str]:
-    weights = [name for name in names if name.lower().endswith((".safetensors", ".gguf"))]
-    companions = [(name, _companion(name)) for name in weights]
-    if all(what for _, what in companions):
-        return []
-    return [f"{name} ({what}) is not read" for name, what in companions if what]
+    return [name for name in _with_suffix(names, suffix) if _companion(name) is None]
 
 
 def _several(names: Collection[str], *, where: str) -> InputError:
