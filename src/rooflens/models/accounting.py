@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, floor
 from typing import Any
 
@@ -70,6 +71,7 @@ def expert_parameters(expert: DenseMlp) -> int:
     return sum(x.parameters for x in expert.linears) + sum(x.parameters for x in expert.norms)
 
 
+@lru_cache(maxsize=256)
 def count_parameters(spec: ModelSpec) -> ParameterCount:
     """Count every parameter of the checkpoint once (tied tensors once)."""
     if spec.free_form is not None:
@@ -143,6 +145,7 @@ def layer_weight_bytes(layer: Layer, spec: ModelSpec) -> int:
     return linears + tensors
 
 
+@lru_cache(maxsize=256)
 def weights_bytes(spec: ModelSpec) -> int:
     """Bytes of all weights as held in memory, on one device: scales, zero points, towers included.
 
@@ -173,6 +176,7 @@ def weights_bytes(spec: ModelSpec) -> int:
     return total + sum(layer_weight_bytes(group.layer, spec) * group.count for group in spec.groups)
 
 
+@lru_cache(maxsize=256)
 def kv_growth_elements(spec: ModelSpec) -> int | float:
     """Cache elements that one more token adds at long context (windowed layers no longer grow).
 
@@ -230,6 +234,7 @@ def kv_sequence_bytes(spec: ModelSpec, *, context: Any, kv_dtype: str) -> Any:
     return total
 
 
+@lru_cache(maxsize=256)
 def state_sequence_bytes(spec: ModelSpec) -> int:
     """Bytes of fixed recurrent and convolution state of one sequence."""
     total = 0.0
