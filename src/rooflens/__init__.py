@@ -1,3 +1,29 @@
-"""Rooflens: how fast could a language model go, how fast does it go, and what is in the way."""
+"""Rooflens: how fast could a language model go, how fast does it go, and what is in the way.
+
+>>> import rooflens
+>>> rooflens.plan("Qwen/Qwen2.5-7B-Instruct", "rtx-4090", batch=8).decode.limited_by
+'memory'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+__all__ = ["compare", "dense", "device_by_hand", "devices", "find_device", "inspect", "plan", "sweep"]
+
+if TYPE_CHECKING:
+    from rooflens.api import compare, dense, inspect, plan, sweep
+    from rooflens.hardware import device_by_hand, devices, find_device
+
+_HARDWARE = ("device_by_hand", "devices", "find_device")
+
+
+def __getattr__(name: str) -> Any:
+    """Import the API when it is first used, so that ``import rooflens`` stays cheap."""
+    if name not in __all__:
+        raise AttributeError(f"module 'rooflens' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module("rooflens.hardware" if name in _HARDWARE else "rooflens.api"), name)

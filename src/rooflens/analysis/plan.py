@@ -15,6 +15,7 @@ from rooflens.analysis.roofline import Roof, StepTimes, time_ops
 from rooflens.analysis.step import Op, Phase, Step, decode_step, prefill_step, step_ops
 from rooflens.analysis.workload import Rates, Workload, communication_bytes, device_rates
 from rooflens.hardware.device import Device
+from rooflens.models.inspection import Inspection
 from rooflens.models.spec import ModelSpec
 
 
@@ -92,7 +93,7 @@ class Plan:
     """Everything that ``rooflens plan`` says; ``to_dict`` is its JSON."""
 
     spec: ModelSpec
-    model: dict[str, Any]
+    inspection: Inspection
     device: Device
     rates: Rates
     workload: Workload
@@ -114,7 +115,7 @@ class Plan:
         peak = self.decode.peak_flops_per_s
         return {
             "schema": "rooflens.plan/1",
-            "model": self.model,
+            "model": self.inspection.to_dict(),
             "device": {
                 "name": device.name,
                 "id": device.id,
@@ -161,13 +162,13 @@ def plan_spec(
     device: Device,
     workload: Workload,
     *,
-    model: dict[str, Any],
+    inspection: Inspection,
     strict: bool = True,
     rules: LedgerRules | None = None,
 ) -> Plan:
     """Plan ``workload`` of a model on (several of) a device.
 
-    ``model`` is the inspection that the answer carries; ``strict`` refuses a compute type without a
+    ``inspection`` is carried by the answer; ``strict`` refuses a compute type without a
     peak instead of running it as engines would; ``rules`` override the engine's memory rules.
     Raises UnsupportedError for a missing peak or bandwidth, InputError for a layout that does not fit
     the model's shapes.
@@ -205,7 +206,7 @@ def plan_spec(
     ledger = (rules or rules_for(workload.engine))(given)
     return Plan(
         spec=spec,
-        model=model,
+        inspection=inspection,
         device=device,
         rates=rates,
         workload=workload,

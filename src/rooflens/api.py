@@ -1,0 +1,250 @@
+"""The Python API: names in, one answer out. The command line, the page and notebooks call these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflens.errors import InputError
+from rooflens.hardware import Device, device_by_hand, device_with, find_device
+from rooflens.models.inspection import Inspection, inspect_spec
+from rooflens.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from rooflens.analysis.compare import Comparison
+    from rooflens.analysis.plan import Plan
+    from rooflens.analysis.sweep import Sweep
+    from rooflens.analysis.workload import Workload
+
+ModelSource = str | Path | Mapping[str, Any] | ModelSpec
+DeviceSource = str | Path | Device
+
+LOCAL = "local"
+
+
+def read_spec_of(model: ModelSource, weights: str | None = None) -> ModelSpec:
+    """The ModelSpec of a bundled name, Hub id, directory, file or ready spec, in ``weights`` if asked."""
+    if isinstance(model, ModelSpec):
+        spec = model
+    else:
+        from rooflens.models.read import read_model
+
+        spec = read_model(model)
+    return spec if weights is None else _in_format(spec, weights)
+
+
+@lru_cache(maxsize=64)
+def _in_format(spec: ModelSpec, weights: str) -> ModelSpec:
+    from rooflens.models.formats.apply import apply_format
+
+    return apply_format(spec, weights)
+
+
+def resolve_device(
+    device: DeviceSource | None,
+    *,
+    peak: float | None = None,
+    bandwidth: float | None = None,
+    memory: float | None = None,
+) -> Device:
+    """The device of a catalogue name, a saved probe, ``local``, or figures given by hand.
+
+    ``peak`` in FLOP/s, ``bandwidth`` in bytes/s, ``memory`` in bytes; beside a named device they
+    replace its figures. Raises InputError or NotFoundError.
+    """
+    if device is None:
+        if peak is None or bandwidth is None:
+            raise InputError(
+                "no device is given",
+                allowed="--device NAME, or --peak and --bandwidth (and --memory) by hand",
+                next="`rooflens devices` lists the names",
+            )
+        return device_by_hand(peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth, memory_bytes=memory)
+    if not isinstance(device, Device):
+        device = _named_device(str(device))
+    if peak is None and bandwidth is None and memory is None:
+        return device
+    return device_with(device, peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth, memory_bytes=memory)
+
+
+def _named_device(name: str) -> Device:
+    if name.lower() == LOCAL:
+        from rooflens.hardware import local_device
+        from rooflens.measure.roofs import probe_device
+        from rooflens.measure.storage import latest_probe
+
+        record = latest_probe()
+        return local_device(None if record is None else probe_device(record))
+    if name.endswith(".json"):
+        from rooflens.measure.roofs import probe_device
+        from rooflens.measure.storage import load_probe
+
+        return probe_device(load_probe(name))
+    return find_device(name)
+
+
+def inspect(
+    model: ModelSource,
+    *,
+    context: int | None = None,
+    kv_dtype: str | None = None,
+    weights: str | None = None,
+) -> Inspection:
+    """What a model is: parameters, weight bytes, cache per token and per sequence, layers by kind.
+
+    ``context`` in tokens fills the cache figures (default: the longest the model allows); ``weights``
+    and ``kv_dtype`` name formats to apply. Raises RooflensError for anything unusable.
+    """
+    if context is not None and (isinstance(context, bool) or not isinstance(context, int) or context < 0):
+        raise InputError("context is not usable", value=context, allowed="a whole number from 0")
+    return inspect_spec(read_spec_of(model, weights), context=context, kv_dtype=kv_dtype)
+
+
+def _prepare(
+    model: ModelSource,
+    device: DeviceSource | None,
+    weights: str | None,
+    by_hand: Mapping[str, float | None],
+    settings: Mapping[str, Any],
+) -> tuple[ModelSpec, Device, Workload]:
+    from rooflens.analysis.workload import make_workload
+
+    spec = read_spec_of(model, weights)
+    return spec, resolve_device(device, **by_hand), make_workload(spec, **settings)
+
+
+def plan(
+    model: ModelSource,
+    device: DeviceSource | None = None,
+    *,
+    count: int = 1,
+    tp: int | None = None,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+    batch: int = 1,
+    prompt: int = 512,
+    output: int = 128,
+    context: int | None = None,
+    weights: str | None = None,
+    kv_dtype: str | None = None,
+    engine: str = "none",
+    engine_version: str | None = None,
+    max_model_len: int | None = None,
+    max_batched_tokens: int | None = None,
+    max_sequences: int | None = None,
+    memory_utilization: float | None = None,
+    swa_full: bool = False,
+    peak: float | None = None,
+    bandwidth: float | None = None,
+    memory: float | None = None,
+) -> Plan:
+    """The memory ledger, the limits of prefill and decode and the estimate of one workload.
+
+    ``tp`` defaults to what ``count`` leaves after pp and dp; ``context`` (tokens held per sequence when
+    a decode step is priced) to prompt + output; ``weights`` and ``kv_dtype`` to the checkpoint's own.
+    ``engine`` picks whose memory rules apply: none, rooflens, vllm, sglang, llama.cpp, ollama.
+    A missing peak is refused for formats that are asked for; a checkpoint's own format runs as engines
+    would run it, which ``notes`` say. Raises RooflensError for anything unusable.
+    """
+    from rooflens.analysis.plan import plan_spec
+
+    spec, found, workload = _prepare(
+        model,
+        device,
+        weights,
+        {"peak": peak, "bandwidth": bandwidth, "memory": memory},
+        {
+            "count": count, "tp": tp, "pp": pp, "ep": ep, "dp": dp,
+            "batch": batch, "prompt": prompt, "output": output, "context": context,
+            "kv_dtype": kv_dtype, "engine": engine, "engine_version": engine_version,
+            "max_model_len": max_model_len, "max_batched_tokens": max_batched_tokens,
+            "max_sequences": max_sequences, "memory_utilization": memory_utilization,
+            "swa_full": swa_full,
+        },
+    )  # fmt: skip
+    inspection = inspect_spec(spec, context=workload.context, kv_dtype=workload.kv_dtype)
+    return plan_spec(spec, found, workload, inspection=inspection, strict=weights is not None)
+
+
+def sweep(
+    model: ModelSource,
+    device: DeviceSource | None = None,
+    *,
+    batch: Sequence[int] | int = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    context: Sequence[int] | int | None = None,
+    weights: str | None = None,
+    peak: float | None = None,
+    bandwidth: float | None = None,
+    memory: float | None = None,
+    **settings: Any,
+) -> Sweep:
+    """Decode over every (batch, context) in one vectorised call: a mapping of numpy columns.
+
+    Remaining ``settings`` are those of ``plan``. The result also says where the knee is and why.
+    """
+    from rooflens.analysis.sweep import sweep_spec
+
+    spec, found, workload = _prepare(
+        model, device, weights, {"peak": peak, "bandwidth": bandwidth, "memory": memory}, settings
+    )
+    if context is None:
+        context = workload.context
+    return sweep_spec(
+        spec,
+        found,
+        workload,
+        batch=[batch] if isinstance(batch, int) else batch,
+        context=[context] if isinstance(context, int) else context,
+        strict=weights is not None,
+    )
+
+
+def compare(
+    model: ModelSource,
+    devices: Sequence[DeviceSource],
+    *,
+    weights: Sequence[str | None] = (None,),
+    **settings: Any,
+) -> Comparison:
+    """One plan per device and weight format, side by side; a combination that cannot be is kept with
+    its reason. Remaining ``settings`` are those of ``plan``.
+    """
+    from rooflens.analysis.compare import Cell, Comparison
+    from rooflens.errors import RooflensError
+
+    spec = read_spec_of(model)
+    cells = []
+    for device in devices:
+        found = resolve_device(device)
+        for name in weights:
+            label = name or spec.quantization or spec.dtype
+            try:
+                cells.append(Cell(found, label, plan(spec, found, weights=name, **settings)))
+            except RooflensError as error:
+                if len(devices) * len(weights) == 1:
+                    raise
+                cells.append(Cell(found, label, None, error))
+    return Comparison(tuple(cells))
+
+
+def dense(
+    *,
+    params: float,
+    active_params: float | None = None,
+    kv_bytes_per_token: float = 0,
+    weights_bytes: float | None = None,
+    dtype: str = "bf16",
+) -> ModelSpec:
+    """A model known by its size alone, for back-of-envelope work; see ``rooflens.models.read.dense``."""
+    from rooflens.models.read import dense as make
+
+    return make(
+        params=params,
+        active_params=active_params,
+        kv_bytes_per_token=kv_bytes_per_token,
+        weights_bytes=weights_bytes,
+        dtype=dtype,
+    )
