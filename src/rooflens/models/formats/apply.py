@@ -30,7 +30,7 @@ def apply_format(spec: ModelSpec, scheme: FormatScheme | str) -> ModelSpec:
         return _free_form(spec, spec.free_form, scheme)
     recipe = scheme.recipe
     chooser = scheme.choose if recipe is None else gguf_chooser(spec, recipe)
-    made = rewrite(spec, chooser, per_layer=recipe is not None)
+    made = rewrite(spec, chooser, per_layer=recipe is not None, keep_own=not scheme.ideal)
     if scheme.splits_tied_head:
         made = with_head_copy(made, scheme.formats.get(Role.HEAD))
     return _ideal_components(made, scheme.formats[Role.LINEAR]) if scheme.ideal else made

@@ -1,6 +1,7 @@
 """Giving every matrix of a ModelSpec a format: one walk, shared by all ways of choosing one.
 
-A chooser maps a ``Matrix`` to its WeightFormat, None for the model's own element type. Layers that were
+A chooser maps a ``Matrix`` to its WeightFormat, None for the model's own element type. A matrix that its
+family keeps in an element type of its own (DeepSeek-V4's float32 mixing) is not offered. Layers that were
 equal and are given equal formats stay one object, so that a spec's groups stay few.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from rooflens.models.accounting import layer_parameters, layer_weight_bytes
-from rooflens.models.formats.base import WeightFormat
+from rooflens.models.formats.base import DTYPE_BITS, WeightFormat, plain_format
 from rooflens.models.spec import (
     Component,
     DenseMlp,
@@ -37,6 +38,7 @@ class Role(Enum):
     OUTSIDE = "outside"  # a linear outside the layers
 
 
+_ELEMENT_TYPES = frozenset(plain_format(dtype) for dtype in DTYPE_BITS)
 BLOCK_ROLES = frozenset({Role.LINEAR, Role.EXPERT, Role.SHARED_EXPERT})
 
 
@@ -59,6 +61,7 @@ class Matrix:
     part: int = 0
     parts: int = 1
     mixer: Mixer | None = None
+    own: WeightFormat | None = None  # the element type that the family gives it, where it gives one
 
     @property
     def expert_modules(self) -> tuple[str, ...]:
@@ -115,6 +118,7 @@ def _matrices(
             part=index,
             parts=len(linear.parts),
             mixer=mixer,
+            own=part.weight_format if part.weight_format in _ELEMENT_TYPES else None,
         )
 
 
@@ -192,25 +196,29 @@ def _rewritten_layers(spec: ModelSpec, choose: Chooser, *, per_layer: bool) -> t
     return tuple(layers)
 
 
-def rewrite(spec: ModelSpec, choose: Chooser, *, per_layer: bool) -> ModelSpec:
+def rewrite(spec: ModelSpec, choose: Chooser, *, per_layer: bool, keep_own: bool = True) -> ModelSpec:
     """The spec with the format that ``choose`` gives to each matrix; parameters stay what they are.
 
-    ``per_layer`` False promises that equal layers get equal formats wherever they stand. A tied head
-    gets its table's format.
+    ``per_layer`` False promises that equal layers get equal formats wherever they stand; ``keep_own``
+    False offers every matrix. A tied head gets its table's format.
     """
-    embedding = spec.embedding and replace(spec.embedding, weight_format=choose(table_matrix(spec.embedding)))
+
+    def offer(matrix: Matrix) -> WeightFormat | None:
+        return matrix.own if keep_own and matrix.own is not None else choose(matrix)
+
+    embedding = spec.embedding and replace(spec.embedding, weight_format=offer(table_matrix(spec.embedding)))
     head = spec.head
     if head is not None and spec.tied and embedding is not None:
         head = _with_formats(head, iter([embedding.weight_format] * len(head.parts)))
     elif head is not None:
-        head = _chosen(head, Role.HEAD, choose)
+        head = _chosen(head, Role.HEAD, offer)
     return replace(
         spec,
-        layers=_rewritten_layers(spec, choose, per_layer=per_layer),
+        layers=_rewritten_layers(spec, offer, per_layer=per_layer),
         embedding=embedding,
-        tables=tuple(replace(x, weight_format=choose(table_matrix(x))) for x in spec.tables),
+        tables=tuple(replace(x, weight_format=offer(table_matrix(x))) for x in spec.tables),
         head=head,
-        linears=tuple(_chosen(linear, Role.OUTSIDE, choose) for linear in spec.linears),
+        linears=tuple(_chosen(linear, Role.OUTSIDE, offer) for linear in spec.linears),
     )
 
 
