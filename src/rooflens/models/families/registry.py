@@ -9,6 +9,7 @@ from typing import Any
 
 from rooflens.errors import InputError, UnsupportedError
 from rooflens.models.families.config import Config
+from rooflens.models.formats.quant_entry import find_quantization
 from rooflens.models.spec import ModelSpec
 
 Adapter = Callable[[Config, str], ModelSpec]
@@ -97,6 +98,11 @@ FAMILIES: dict[str, str] = {
     "deepseek_ref": "deepseek_v4",
     "kimi_k2": "deepseek",
     "gpt_oss": "gpt_oss",
+    "gemma3": "vision_language",
+    "gemma3n": "gemma3n",
+    "gemma3n_text": "gemma3n",
+    "gemma4": "gemma4",
+    "gemma4_text": "gemma4",
     "llama4": "llama4",
     "llama4_text": "llama4",
     "qwen3_next": "qwen_hybrid",
@@ -125,14 +131,33 @@ def adapter_for(model_type: str) -> Adapter:
     return adapters[model_type]
 
 
-def read_spec(fields: Mapping[str, Any], *, name: str, where: str = "config.json") -> ModelSpec:
-    """Build the ModelSpec that a config.json describes.
+def read_spec(
+    fields: Mapping[str, Any],
+    *,
+    name: str,
+    where: str = "config.json",
+    hf_quant_config: Mapping[str, Any] | None = None,
+) -> ModelSpec:
+    """Build the ModelSpec that a config.json describes, its own quantisation included.
 
-    Never runs code of the checkpoint (``auto_map`` is ignored). Raises InputError for unusable
-    fields and UnsupportedError for an architecture that is not covered.
+    ``hf_quant_config`` is the file of that name that ModelOpt puts beside the config. Never runs code of
+    the checkpoint (``auto_map`` is ignored). Raises InputError for unusable fields and UnsupportedError
+    for an architecture or a quantisation method that is not covered.
     """
     cfg = Config(fields, where=where)
     model_type = cfg.text("model_type", default="")
     if not model_type:
         raise InputError(f"{where} has no model_type", allowed="the config.json of a language model")
-    return adapter_for(model_type)(cfg, name)
+    spec = adapter_for(model_type)(cfg, name)
+    quantization = find_quantization(fields)
+    if not quantization and not hf_quant_config:
+        return spec
+    # Imported here: most models are not quantised, and the readers are many.
+    from rooflens.models.formats.checkpoint_quant import apply_checkpoint_quantization
+
+    return apply_checkpoint_quantization(
+        spec,
+        quantization,
+        hf_quant_config=hf_quant_config,
+        expert_dtype=cfg.text("expert_dtype", default="") or None,
+    )
