@@ -54,6 +54,19 @@ def text_config(cfg: Config, *, required: bool = True) -> Config:
     return merged
 
 
+def language_model(cfg: Config, name: str, model_type: str) -> ModelSpec:
+    """The language model that a section describes, read as ``model_type``.
+
+    The section's own model_type may be absent or an alias (``qwen3_vl_text``).
+    """
+    # Imported here: the registry imports the families.
+    from rooflens.models.families.registry import adapter_for
+
+    typed = Config({**cfg.fields, "model_type": model_type}, where=cfg.where)
+    typed.notes = cfg.notes
+    return adapter_for(model_type)(typed, name)
+
+
 def _renamed(source: str, model: str, head: str) -> str:
     if source.startswith("model."):
         return model + source.removeprefix("model.")
