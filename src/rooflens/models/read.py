@@ -1,0 +1,186 @@
+"""The one door to a model: a path, a bundled name, a Hub id or a config's fields become a ModelSpec."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rooflens.errors import InputError, NotFoundError, UnsupportedError
+from rooflens.models.bundled import CONFIG, QUANT_CONFIG, BundledMatch, match_bundled, near_bundled
+from rooflens.models.families.registry import read_spec
+from rooflens.models.json_input import read_json_object
+from rooflens.models.spec import ModelSpec
+
+WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+
+_HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?")
+_CHECKPOINT_READER = "rooflens.models.checkpoint_model"
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | ModelSpec
+
+# A source's files by their size and time -> its spec: the second call costs a few microseconds.
+_CACHE: dict[tuple[Any, ...], ModelSpec] = {}
+
+
+def read_model(source: Source) -> ModelSpec:
+    """Read the model that ``source`` names; the same spec again while its files stay as they are.
+
+    In this order: an existing path (a directory with a ``config.json``, such a file, a ``.safetensors`` or
+    ``.gguf`` file), a bundled name, a Hub id ``OWNER/NAME`` or ``OWNER/NAME@REVISION``. A mapping is taken as
+    the fields of a config.json; a ModelSpec is returned as it is. Raises NotFoundError, InputError or
+    UnsupportedError in one sentence with the next step.
+    """
+    if isinstance(source, ModelSpec):
+        return source
+    if isinstance(source, Mapping):
+        return read_spec(source, name=_own_name(source))
+    text = os.fspath(source)
+    if not text.strip():
+        raise InputError("the model has no name", allowed="a bundled name, a path, or OWNER/NAME on the Hub")
+    path = Path(text).expanduser()
+    if isinstance(source, os.PathLike) or _looks_like_path(text) or _is_model(path):
+        return _from_path(path)
+    match = match_bundled(text)
+    if match is not None:
+        return _from_bundled(match)
+    hub = _HUB_ID.fullmatch(text)
+    if hub is not None:
+        return _from_hub(hub[1], hub[2])
+    if path.exists():
+        return _from_path(path)  # to say what it lacks
+    near = near_bundled(text)
+    raise NotFoundError(
+        f"no model is called '{text}'",
+        allowed="a bundled name, a path, or OWNER/NAME on the Hub",
+        next=f"did you mean {', '.join(near)}" if near else None,
+    )
+
+
+def clear_model_cache() -> None:
+    """Forget every spec read so far."""
+    _CACHE.clear()
+
+
+def _looks_like_path(text: str) -> bool:
+    return text.startswith((".", "~", os.sep)) or text.endswith((".json", *WEIGHT_SUFFIXES))
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        if path.is_file():
+            return True
+        return path.is_dir() and ((path / CONFIG).is_file() or bool(_weight_files(path)))
+    except OSError:  # a name too long for a file, or a folder that may not be read
+        return False
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    return [path for path in directory.iterdir() if path.suffix in WEIGHT_SUFFIXES]
+
+
+def _own_name(fields: Mapping[str, Any]) -> str:
+    for field in ("_name_or_path", "name_or_path", "model_type"):
+        if isinstance(fields.get(field), str) and fields[field]:
+            return str(fields[field])
+    return CONFIG
+
+
+def _path_name(path: Path) -> str:
+    """A model's name from its place: the folder's, or the repository's in the Hub's cache."""
+    folder = path if path.is_dir() else path.parent
+    if path.is_file() and path.name != CONFIG:
+        return path.stem
+    if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
+        return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+    return folder.resolve().name
+
+
+def _from_path(path: Path) -> ModelSpec:
+    if not path.exists():
+        raise NotFoundError(f"{path} does not exist", next="check the path")
+    if path.is_file():
+        if path.suffix in WEIGHT_SUFFIXES:
+            return _from_weights(path)
+        return _from_config(path, None, name=_path_name(path))
+    if (path / CONFIG).is_file():
+        quant = path / QUANT_CONFIG
+        return _from_config(path / CONFIG, quant if quant.is_file() else None, name=_path_name(path))
+    if _weight_files(path):
+        return _from_weights(path)
+    hint = "name a folder with a config.json, or a .safetensors or .gguf file"
+    if (path / "params.json").is_file():
+        hint = "it has its vendor's own form (params.json): convert it to the form of transformers"
+    raise InputError(f"the folder {path} has no {CONFIG} and no weights", next=hint)
+
+
+def _from_weights(path: Path) -> ModelSpec:
+    """A model described by its weight files alone."""
+    if find_spec(_CHECKPOINT_READER) is None:
+        raise UnsupportedError(
+            f"{path}: a model cannot be read from weight files alone yet",
+            allowed="a folder with a config.json",
+        )
+    spec: ModelSpec = import_module(_CHECKPOINT_READER).read_checkpoint_model(path)
+    return spec
+
+
+def _stamp(path: Path | None) -> tuple[str, int, int] | None:
+    if path is None:
+        return None
+    stat = path.stat()
+    return (str(path), stat.st_mtime_ns, stat.st_size)
+
+
+def _from_config(config: Path, quant: Path | None, *, name: str, notes: tuple[str, ...] = ()) -> ModelSpec:
+    key = (_stamp(config), _stamp(quant), name, notes)
+    spec = _CACHE.get(key)
+    if spec is None:
+        fields = read_json_object(config, what=CONFIG)
+        if "weight_map" in fields and "model_type" not in fields:
+            raise InputError(f"{config} is the index of a checkpoint, not a config", next="name its folder")
+        extra = None if quant is None else read_json_object(quant, what=QUANT_CONFIG)
+        spec = read_spec(fields, name=name, hf_quant_config=extra)
+        if notes:
+            spec = replace(spec, notes=(*spec.notes, *notes))
+        _CACHE[key] = spec
+    return spec
+
+
+def _from_bundled(match: BundledMatch) -> ModelSpec:
+    key = ("bundled", match.sibling or match.model.id)
+    if key in _CACHE:
+        return _CACHE[key]
+    model = match.model
+    quant = model.directory / QUANT_CONFIG
+    notes = []
+    if match.sibling is not None:
+        notes.append(f"answered from the config of {model.id}: the same layers, though limits may differ")
+    if not model.fidelity.startswith("verbatim"):
+        notes.append(f"the bundled config is not the published file: {model.fidelity}")
+    spec = _from_config(
+        model.directory / CONFIG,
+        quant if quant.is_file() else None,
+        name=match.sibling or model.id,
+        notes=tuple(notes),
+    )
+    _CACHE[key] = spec
+    return spec
+
+
+def _from_hub(repo_id: str, revision: str | None) -> ModelSpec:
+    key = ("hub", repo_id, revision)
+    spec = _CACHE.get(key)
+    if spec is None:
+        from rooflens.models.hub_config import fetch_hub_config
+
+        found = fetch_hub_config(repo_id, revision=revision)
+        notes = (found.note,) if found.note else ()
+        spec = _from_config(found.config, found.quant_config, name=repo_id, notes=notes)
+        _CACHE[key] = spec
+    return spec
