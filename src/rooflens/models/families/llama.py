@@ -7,6 +7,7 @@ from typing import Any
 
 from rooflens.models.families.common import INTERMEDIATE, activation, norm, plain_mlp, rotary
 from rooflens.models.families.config import Config
+from rooflens.models.families.registry import adapter_for
 from rooflens.models.families.stack import (
     Sizes,
     pre_norms,
@@ -82,6 +83,9 @@ def mistral(cfg: Config, name: str) -> ModelSpec:
 
 def ministral3(cfg: Config, name: str) -> ModelSpec:
     """Ministral 3: heads of 128 features unless told otherwise."""
+    if cfg.get("text_config") is not None:
+        cfg.note("model_type ministral3 names the language model, but the config is that of mistral3")
+        return adapter_for("mistral3")(cfg, name)
     sizes = read_sizes(cfg, default_head_dim=128)
     position = rotary(cfg, sizes.head_dim, theta=1e6)
     return llama_like(
