@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -52,6 +52,8 @@ class StepBatch:
     slot_mapping: Tensor
     sample_rows: Tensor
     block_tokens: int = BLOCK_TOKENS
+    #: What kernels work out once per step and every layer uses again, by a key of theirs.
+    plans: dict[object, object] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def build(

@@ -54,9 +54,10 @@ def _layer_bytes_per_token(shape: KVShape, dtype: str) -> int:
 class PagedKVCache:
     """Keys and values of all layers in ``blocks`` blocks of ``block_tokens`` tokens.
 
-    One tensor per layer and side: ``keys[layer]`` is [blocks, block_tokens, kv_heads, head_dim]; a *slot*
-    is ``block * block_tokens + offset``. Which block belongs to whom is the engine's business: this class
-    only stores and reads. Sliding-window layers keep every block too, and read only their window's.
+    One tensor per layer and side: ``keys[layer]`` is [kv_heads, blocks, block_tokens, head_dim], so that
+    the tokens of neighbouring blocks lie one after the other for each head. A *slot* is ``block *
+    block_tokens + offset``. Which block belongs to whom is the engine's business: this class only stores
+    and reads. Sliding-window layers keep every block too, and read only their window's.
     """
 
     def __init__(
@@ -100,13 +101,13 @@ class PagedKVCache:
             ) from error
 
     def _empty(self, shape: KVShape, stored: torch.dtype) -> Tensor:
-        size = (self.blocks, self.block_tokens, shape.kv_heads, shape.head_dim)
+        size = (shape.kv_heads, self.blocks, self.block_tokens, shape.head_dim)
         return torch.zeros(size, dtype=stored, device=self.device)
 
     def _scales(self, shape: KVShape) -> Tensor | None:
         if self.dtype != "int8":
             return None
-        size = (self.blocks, self.block_tokens, shape.kv_heads, 1)
+        size = (shape.kv_heads, self.blocks, self.block_tokens, 1)
         return torch.zeros(size, dtype=torch.float32, device=self.device)
 
     @property
@@ -128,43 +129,41 @@ class PagedKVCache:
         for stored, scales, new in sides:
             if scales is not None:
                 new, scale = quantize_int8(new)
-                scales.flatten(0, 1).index_copy_(0, slot_mapping, scale)
-            stored.flatten(0, 1).index_copy_(0, slot_mapping, new.to(stored.dtype))
+                scales.flatten(1, 2).index_copy_(1, slot_mapping, scale.transpose(0, 1))
+            stored.flatten(1, 2).index_copy_(1, slot_mapping, new.to(stored.dtype).transpose(0, 1))
 
     def read_blocks(self, layer: int, block_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of ``block_ids`` [...]: [..., block_tokens, kv_heads, head_dim]."""
+        """Keys and values of ``block_ids`` [n], in their order: [kv_heads, n * block_tokens, head_dim]."""
         return (
-            self._read(self.keys[layer], self._key_scales[layer], block_ids),
-            self._read(self.values[layer], self._value_scales[layer], block_ids),
+            self._gather(self.keys[layer], self._key_scales[layer], block_ids),
+            self._gather(self.values[layer], self._value_scales[layer], block_ids),
         )
 
     def read_run(self, layer: int, first: int, count: int) -> tuple[Tensor, Tensor]:
         """As ``read_blocks`` for ``count`` neighbouring blocks: a view where no conversion is needed."""
-        sides = []
-        for stored, scales in (
-            (self.keys[layer], self._key_scales[layer]),
-            (self.values[layer], self._value_scales[layer]),
-        ):
-            run = stored.narrow(0, first, count)
-            if scales is not None:
-                sides.append(dequantize_int8(run, scales.narrow(0, first, count), self.compute_dtype))
-            else:
-                sides.append(run.to(self.compute_dtype))
-        return sides[0], sides[1]
+        return (
+            self._slice(self.keys[layer], self._key_scales[layer], first, count),
+            self._slice(self.values[layer], self._value_scales[layer], first, count),
+        )
 
-    def _read(self, stored: Tensor, scales: Tensor | None, block_ids: Tensor) -> Tensor:
-        flat = block_ids.reshape(-1)
-        taken = stored.index_select(0, flat)
+    def _gather(self, stored: Tensor, scales: Tensor | None, block_ids: Tensor) -> Tensor:
+        taken = stored.index_select(1, block_ids)
         if scales is not None:
-            taken = dequantize_int8(taken, scales.index_select(0, flat), self.compute_dtype)
-        return taken.to(self.compute_dtype).view(*block_ids.shape, *stored.shape[1:])
+            taken = dequantize_int8(taken, scales.index_select(1, block_ids), self.compute_dtype)
+        return taken.to(self.compute_dtype).flatten(1, 2)
+
+    def _slice(self, stored: Tensor, scales: Tensor | None, first: int, count: int) -> Tensor:
+        run = stored.narrow(1, first, count)
+        if scales is not None:
+            run = dequantize_int8(run, scales.narrow(1, first, count), self.compute_dtype)
+        return run.to(self.compute_dtype).flatten(1, 2)
 
     def copy_blocks(self, source: Tensor, target: Tensor) -> None:
         """Copy whole blocks, layer by layer: what a sequence needs before it writes into a shared block."""
         for tensors in (self.keys, self.values, self._key_scales, self._value_scales):
             for tensor in tensors:
                 if tensor is not None:
-                    tensor.index_copy_(0, target, tensor.index_select(0, source))
+                    tensor.index_copy_(1, target, tensor.index_select(1, source))
 
 
 def quantize_int8(values: Tensor) -> tuple[Tensor, Tensor]:

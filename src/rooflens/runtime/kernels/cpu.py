@@ -1,0 +1,92 @@
+"""The CPU set: weights packed once by oneDNN, attention by tiled multiplies, the rest as the reference.
+
+The packing operators are private to torch and may go: they are tried once, at first use, against
+``F.linear``, and left alone if they are missing or disagree; ``describe`` tells.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from rooflens.runtime.kernels import paged_attention
+from rooflens.runtime.kernels.base import AttentionSettings, PackedLinear, WeightHolding
+from rooflens.runtime.kernels.eager import EagerKernels
+
+if TYPE_CHECKING:
+    from rooflens.runtime.batch import StepBatch
+    from rooflens.runtime.kv_cache import PagedKVCache
+
+#: Shape of the trial multiply, and how far (relative to the largest value) the packed one may be off.
+_TRIAL = (8, 64, 32)
+_TRIAL_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+class OneDnnLinear(PackedLinear):
+    """A weight in oneDNN's blocked layout, opaque to everyone else."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        self.bias = bias
+        self.holding = f"{str(weight.dtype).removeprefix('torch.')}, packed by oneDNN"
+        self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """See ``PackedLinear.apply``."""
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return y
+
+
+@lru_cache
+def onednn_packs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN packs weights of ``dtype`` here and multiplies them right: tried, not assumed."""
+    if dtype not in _TRIAL_TOLERANCE or not torch.backends.mkldnn.is_available():
+        return False
+    rows, out_features, in_features = _TRIAL
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(out_features, in_features, generator=generator).to(dtype)
+    bias = torch.randn(out_features, generator=generator).to(dtype)
+    x = torch.randn(rows, in_features, generator=generator).to(dtype)
+    try:
+        packed = OneDnnLinear(weight, bias).apply(x).float()
+    except (RuntimeError, AttributeError, TypeError):
+        return False
+    plain = F.linear(x.float(), weight.float(), bias.float())
+    return bool((packed - plain).abs().max() <= _TRIAL_TOLERANCE[dtype] * plain.abs().max())
+
+
+class CpuKernels(EagerKernels):
+    """oneDNN-packed linears and tiled attention."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._packing: dict[str, str] = {}
+
+    def pack(self, weight: Tensor, bias: Tensor | None, *, holding: WeightHolding = "plain") -> PackedLinear:
+        """See ``Kernels.pack``."""
+        if holding == "plain" and onednn_packs(weight.dtype):
+            packed: PackedLinear = OneDnnLinear(weight, bias)
+        else:
+            packed = super().pack(weight, bias, holding=holding)
+        self._packing[packed.holding] = type(packed).__name__
+        return packed
+
+    def attend(
+        self, query: Tensor, cache: PagedKVCache, layer: int, batch: StepBatch, settings: AttentionSettings
+    ) -> Tensor:
+        """See ``Kernels.attend``."""
+        return paged_attention.attend(query, cache, layer, batch, settings)
+
+    def describe(self) -> dict[str, str]:
+        """See ``Kernels.describe``."""
+        return {
+            "linear": "; ".join(sorted(self._packing)) or "nothing packed yet",
+            "attention": f"matrix multiplies over tiles of {paged_attention.TILE_ROWS} query rows",
+            "norm": "F.rms_norm",
+        }
