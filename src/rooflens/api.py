@@ -7,16 +7,31 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflens.analysis.workload import DEFAULT_OUTPUT, DEFAULT_PROMPT
 from rooflens.errors import InputError
 from rooflens.hardware import Device, device_by_hand, device_with, find_device
+from rooflens.models.free_form import dense
 from rooflens.models.inspection import Inspection, inspect_spec
 from rooflens.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from rooflens.analysis.compare import Comparison
     from rooflens.analysis.plan import Plan
+    from rooflens.analysis.points import RooflineView
     from rooflens.analysis.sweep import Sweep
     from rooflens.analysis.workload import Workload
+    from rooflens.hardware import LocalDevice
+
+__all__ = [
+    "compare",
+    "dense",
+    "detected_devices",
+    "inspect",
+    "plan",
+    "resolve_device",
+    "roofline",
+    "sweep",
+]
 
 ModelSource = str | Path | Mapping[str, Any] | ModelSpec
 DeviceSource = str | Path | Device
@@ -125,8 +140,8 @@ def plan(
     ep: int = 1,
     dp: int = 1,
     batch: int = 1,
-    prompt: int = 512,
-    output: int = 128,
+    prompt: int = DEFAULT_PROMPT,
+    output: int = DEFAULT_OUTPUT,
     context: int | None = None,
     weights: str | None = None,
     kv_dtype: str | None = None,
@@ -230,21 +245,30 @@ def compare(
     return Comparison(tuple(cells))
 
 
-def dense(
+def roofline(
+    device: DeviceSource | None = None,
     *,
-    params: float,
-    active_params: float | None = None,
-    kv_bytes_per_token: float = 0,
-    weights_bytes: float | None = None,
-    dtype: str = "bf16",
-) -> ModelSpec:
-    """A model known by its size alone, for back-of-envelope work; see ``rooflens.models.read.dense``."""
-    from rooflens.models.read import dense as make
+    intensities: Sequence[float] = (),
+    dtype: str | None = None,
+    model: ModelSource | None = None,
+    peak: float | None = None,
+    bandwidth: float | None = None,
+    memory: float | None = None,
+    **settings: Any,
+) -> RooflineView:
+    """The roof of a device with points at ``intensities`` (FLOP/byte) and at a model's phases.
 
-    return make(
-        params=params,
-        active_params=active_params,
-        kv_bytes_per_token=kv_bytes_per_token,
-        weights_bytes=weights_bytes,
-        dtype=dtype,
-    )
+    ``settings`` are those of ``plan`` and need a ``model``.
+    """
+    from rooflens.analysis.points import roofline_view
+
+    found = resolve_device(device, peak=peak, bandwidth=bandwidth, memory=memory)
+    plans = [("", plan(model, found, **settings))] if model is not None else []
+    return roofline_view(found, intensities=intensities, plans=plans, dtype=dtype)
+
+
+def detected_devices() -> tuple[LocalDevice, ...]:
+    """What this machine has: the CPU always, accelerators where a driver or the system names them."""
+    from rooflens.hardware import detect_local
+
+    return tuple(detect_local())

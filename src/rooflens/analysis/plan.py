@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooflens.analysis.engines import rules_for
 from rooflens.analysis.estimate import Range, efficiency_for, estimate_s
@@ -17,6 +17,9 @@ from rooflens.analysis.workload import Rates, Workload, communication_bytes, dev
 from rooflens.hardware.device import Device
 from rooflens.models.inspection import Inspection
 from rooflens.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from rooflens.analysis.remedies import Remedy
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Plan:
     prefill: PhaseResult
     decode: PhaseResult
     ridge_batch: float | None
+    remedies: tuple[Remedy, ...] = ()
     advice: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -148,7 +152,7 @@ class Plan:
                 "memory_utilization": work.memory_utilization,
                 "engine_version": work.engine_version,
             },
-            "memory": ledger.to_dict(),
+            "memory": ledger.to_dict() | {"remedies": [remedy.to_dict() for remedy in self.remedies]},
             "prefill": self.prefill.to_dict(),
             "decode": self.decode.to_dict(),
             "ridge_batch": self.ridge_batch,
@@ -203,7 +207,8 @@ def plan_spec(
         swa_full=workload.swa_full,
         device_name=device.name,
     )
-    ledger = (rules or rules_for(workload.engine))(given)
+    rules = rules or rules_for(workload.engine)
+    ledger = rules(given)
     return Plan(
         spec=spec,
         inspection=inspection,
@@ -214,8 +219,16 @@ def plan_spec(
         prefill=prefill,
         decode=decode,
         ridge_batch=ridge_batch(spec, rates.roof, kv_dtype=workload.kv_dtype),
+        remedies=() if ledger.fits is not False else _remedies(given, rules),
         notes=tuple(dict.fromkeys((*spec.notes, *rates.notes, *ledger.notes))),
     )
+
+
+def _remedies(given: LedgerInput, rules: LedgerRules) -> tuple[Remedy, ...]:
+    """Searched only when it is needed: it plans the ledger again for every candidate."""
+    from rooflens.analysis.remedies import find_remedies
+
+    return find_remedies(given, rules)
 
 
 def _phase(

@@ -19,6 +19,10 @@ from rooflens.models.spec import ModelSpec
 _SAME_WIDTH = {"bf16": "fp16", "fp16": "bf16"}
 
 
+DEFAULT_PROMPT = 512
+DEFAULT_OUTPUT = 128
+
+
 @dataclass(frozen=True)
 class Workload:
     """Requests and how they are run. ``context`` is what each sequence holds when a decode step is priced."""
@@ -53,8 +57,8 @@ def make_workload(
     spec: ModelSpec,
     *,
     batch: int = 1,
-    prompt: int = 512,
-    output: int = 128,
+    prompt: int = DEFAULT_PROMPT,
+    output: int = DEFAULT_OUTPUT,
     context: int | None = None,
     count: int = 1,
     tp: int | None = None,

@@ -1,1 +1,1 @@
-
+"""The command line: arguments in, one call, one rendering."""

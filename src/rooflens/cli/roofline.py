@@ -1,0 +1,70 @@
+"""``rooflens roofline``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rooflens.cli.options import (
+    context_option,
+    device_options,
+    given,
+    model_options,
+    output_options,
+    workload_options,
+)
+from rooflens.cli.output import answer
+from rooflens.errors import InputError
+
+
+def parse_intensities(text: str | None) -> list[float]:
+    """Comma-separated positive numbers of FLOP per byte."""
+    try:
+        values = [float(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        values = [0.0]
+    if text is not None and not (values and all(0 < value < float("inf") for value in values)):
+        raise InputError(
+            "--intensity is not usable", value=text, allowed="positive numbers of FLOP/byte, by commas"
+        )
+    return values
+
+
+@click.command()
+@model_options
+@click.option("--weights", "-w", metavar="FORMAT", help="bf16, fp8, awq, q4_k_m, ... [the checkpoint's]")
+@click.option("--dtype", metavar="TYPE", help="Compute type of the roof without MODEL. [bf16, else fp16]")
+@click.option("--intensity", "-i", metavar="LIST", help="FLOP/byte, e.g. 1,10,165,1000.")
+@device_options
+@workload_options()
+@context_option
+@output_options("png", "svg", "pdf", "html", "json", "csv")
+def roofline(
+    dtype: str | None,
+    intensity: str | None,
+    as_json: bool,
+    out: str | None,
+    lang: str | None,
+    **options: Any,
+) -> int:
+    """Attainable rate, share of the peak and regime of given intensities, and of MODEL's phases if named.
+
+    \b
+    rooflens roofline --peak 165e12 --bandwidth 1e12 -i 1,10,165,1000
+    rooflens roofline llama-2-7b -d a100-sxm-80 --batch 32 -o roofline.svg
+    """
+    from rooflens import api
+    from rooflens.cli.options import take_optional_model
+
+    model = take_optional_model(options)
+    settings = given(options)
+    result = api.roofline(
+        settings.pop("device", None),
+        intensities=parse_intensities(intensity),
+        dtype=dtype,
+        model=model,
+        **settings,
+    )
+    answer(result, "roofline", as_json=as_json, out=out, lang=lang)
+    return 0
