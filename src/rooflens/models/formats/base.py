@@ -102,7 +102,7 @@ class WeightFormat:
         return BITS_PER_BYTE * self.matrix_bytes(out_features, in_features) / (out_features * in_features)
 
     def _group_bits(self, rows: int, columns: int) -> int:
-        if self.flat:
+        if self.flat and self.group_size > 0:
             scales = _groups(rows * columns, self.group_size)
             return scales * self.scale_bits + (
                 _groups(scales, self.nested_group) * self.nested_bits if self.nested_group else 0

@@ -16,7 +16,7 @@ from rooflens.errors import UnsupportedError
 from rooflens.models.formats import layouts
 from rooflens.models.formats.base import DTYPE_ALIASES, WeightFormat, plain_format
 from rooflens.models.formats.gguf_recipes import RECIPE_ALIASES, RECIPES
-from rooflens.models.formats.rewrite import Role
+from rooflens.models.formats.rewrite import BLOCK_ROLES, Role
 from rooflens.models.formats.scheme import FormatScheme, in_blocks
 
 _LLM_COMPRESSOR = "llm-compressor, compressed-tensors checkpoints"
@@ -125,6 +125,17 @@ def _hqq(bits: int, group: int) -> FormatScheme:
     )
 
 
+def _torchao(bits: int, group: int) -> FormatScheme:
+    """torchao's quantize_ converts every linear, the head too; so does gpt-fast."""
+    layout = layouts.int8_channel() if bits == 8 else layouts.scale_and_zero("torchao", bits, group)
+    return FormatScheme(
+        "torchao-int8" if bits == 8 else f"torchao-int{bits}-g{group}",
+        "int8 weights, a scale a row" if bits == 8 else f"int{bits} in groups of {group}, scales and zeros",
+        "torchao quantize_, gpt-fast",
+        formats=dict.fromkeys((*BLOCK_ROLES, Role.HEAD, Role.OUTSIDE), layout),
+    )
+
+
 def _gguf(name: str) -> FormatScheme:
     return FormatScheme(
         name,
@@ -205,6 +216,11 @@ _PARAMETRIC: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], FormatScheme
             r"exl([23])-(\d+(?:\.\d+)?)(?:bpw)?(?:-h([2-8]))?",
             lambda m: _exl(int(m[1]), Fraction(m[2]), _number(m[3], 6)),
             "exl3-4.0bpw",
+        ),
+        (
+            r"torchao-int(?:8|4-g(32|64|128|256))",
+            lambda m: _torchao(4, int(m[1])) if m[1] else _torchao(8, 0),
+            "torchao-int4-g32",
         ),
         (
             r"hqq(?:-int([12348]))?(?:-g(16|32|64|128|256))?",

@@ -176,6 +176,11 @@ def exl(bits: Fraction, *, version: int) -> WeightFormat:
     return WeightFormat(f"exl{version}-{float(bits):g}bpw", bits)
 
 
+def scale_and_zero(tool: str, bits: int, group: int) -> WeightFormat:
+    """torchao's and quanto's 4 and 2 bits: packed weights, a 16-bit scale and a 16-bit zero per group."""
+    return WeightFormat(f"{tool}-int{bits}-g{group}", bits, group_size=group, scale_bits=2 * HALF)
+
+
 def hqq(bits: int, group: int) -> WeightFormat:
     """HQQ: W_q packed (3 bits: 10 to a word), scale and zero in 16 bits per group of the flat matrix."""
     stored = Fraction(32, 10) if bits == 3 else bits

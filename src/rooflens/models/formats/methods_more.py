@@ -33,7 +33,7 @@ def quanto(cfg: Config) -> Quantization:
         layout = layouts.fp8_channel(scale_bits=layouts.HALF, activations=False)
     elif kind in ("int4", "int2"):
         bits = int(kind.removeprefix("int"))
-        layout = WeightFormat(f"quanto-{kind}", bits, group_size=_QUANTO_GROUP, scale_bits=2 * layouts.HALF)
+        layout = layouts.scale_and_zero("quanto", bits, _QUANTO_GROUP)
     else:
         raise unknown(cfg, "weights", "int8, int4, int2, float8")
     return Quantization("quanto", blocks_except(layout, patterns(cfg, "modules_to_not_convert")))
@@ -57,7 +57,7 @@ def torchao(cfg: Config) -> Quantization:
     }
     if name == "int4weightonly":
         group = _TORCHAO_GROUP if settings is None else settings.size("group_size", default=_TORCHAO_GROUP)
-        layout = WeightFormat(f"torchao-int4-g{group}", 4, group_size=group, scale_bits=2 * layouts.HALF)
+        layout = layouts.scale_and_zero("torchao", 4, group)
     elif name in eight_bits:
         layout = eight_bits[name]
     else:
