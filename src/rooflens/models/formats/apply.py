@@ -43,6 +43,8 @@ def _unquantised(spec: ModelSpec, scheme: FormatScheme) -> ModelSpec:
         notes.append(
             f"the checkpoint is stored as {spec.quantization}; {scheme.name} is applied to its logical shapes"
         )
+    if scheme.ideal:
+        notes.append(f"{scheme.name} is {scheme.about}")
     if scheme.evidence == "assumed":
         notes.append(f"{scheme.name} sizes follow the rules of {scheme.source}; a given file can differ")
     components = tuple(
