@@ -104,7 +104,13 @@ def test_modelopt_mixed_precision_follows_its_list():
     assert linear["linear_attn.in_proj_qkv"] == full["self_attn.q_proj"] == "fp8"
     assert linear["linear_attn.in_proj_b"] is None
     assert linear["mlp.down_proj"] == full["mlp.down_proj"] == linear["lm_head"] == "nvfp4-w4a16"
-    assert next(part for part in spec.components if part.kind == "mtp").weight_bytes is None
+
+
+@pytest.mark.parametrize("name", ["nvidia__Qwen3.6-27B-NVFP4", "nvidia__GLM-5.1-NVFP4"])
+def test_prediction_layers_that_the_config_excludes_stay(name: str):
+    """Excluded as ``mtp*`` in the one, as the layer after the last in the other."""
+    predictor = next(part for part in model(name).components if part.kind == "mtp")
+    assert predictor.weight_bytes == pytest.approx(2 * predictor.parameters, rel=1e-4)
 
 
 def test_modelopt_wildcards_leave_attention_and_dense_mlps():

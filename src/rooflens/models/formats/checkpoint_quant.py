@@ -14,7 +14,7 @@ from rooflens.models.formats.methods import METHODS, Reader
 from rooflens.models.formats.methods_more import MORE_METHODS
 from rooflens.models.formats.modelopt import modelopt
 from rooflens.models.formats.quantization import Quantization
-from rooflens.models.formats.rewrite import predicted_component_bytes, rewrite
+from rooflens.models.formats.rewrite import predictor_bytes, rewrite
 from rooflens.models.spec import ModelSpec
 
 _WHERE = "quantization_config"
@@ -60,7 +60,7 @@ def _read(
         raise UnsupportedError(
             f"the quantisation method '{method}' is not covered",
             allowed=", ".join((*_READERS, _MODELOPT[0])),
-            next="ask for the unquantised model with --weights NAME instead",
+            next="take the unquantised model and ask for a format with --weights",
         )
     return reader(Config({**config, "expert_dtype": expert_dtype}, where=_WHERE))
 
@@ -85,18 +85,13 @@ def apply_checkpoint_quantization(
     found = _read(quant_config or {}, hf_quant_config, expert_dtype)
     made = rewrite(spec, found.choose, per_layer=found.per_layer)
     made = with_head_copy(made, found.head_copy)
-    if found.predictor:
-        made = replace(
-            made,
-            components=tuple(
-                replace(part, weight_bytes=predicted_component_bytes(made, part))
-                if part.kind == "mtp"
-                else part
-                for part in made.components
-            ),
-        )
+    components = tuple(
+        replace(part, weight_bytes=predictor_bytes(spec, found.choose, part)) if part.kind == "mtp" else part
+        for part in made.components
+    )
     return replace(
         made,
+        components=components,
         quantization=found.name,
         kv_scheme=found.kv_scheme,
         notes=tuple(dict.fromkeys((*made.notes, *found.notes))),

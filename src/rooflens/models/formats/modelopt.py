@@ -85,13 +85,11 @@ def modelopt(own: Mapping[str, Any], file: Mapping[str, Any] | None, *, where: s
     kv = cfg.get("kv_cache_quant_algo")
     kv_scheme = kv_format(str(kv), field=f"{where}: kv_cache_quant_algo").name if kv else kv_cache_scheme(cfg)
     algorithm = cfg.text("quant_algo", default="").upper()
-    predictor = not any(item.startswith("mtp") for item in listed)
     if algorithm != MIXED:
         return Quantization(
             f"modelopt {algorithm.lower()}",
             blocks_except(_layout(cfg), excluded),
             kv_scheme=kv_scheme,
-            predictor=predictor,
         )
     layers = cfg.section("quantized_layers")
     if layers is None:
@@ -110,4 +108,4 @@ def modelopt(own: Mapping[str, Any], file: Mapping[str, Any] | None, *, where: s
     def choose(matrix: Matrix) -> WeightFormat | None:
         return named.get(matrix)
 
-    return Quantization("modelopt mixed precision", choose, kv_scheme=kv_scheme, predictor=predictor)
+    return Quantization("modelopt mixed precision", choose, kv_scheme=kv_scheme)

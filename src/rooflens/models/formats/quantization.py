@@ -14,7 +14,7 @@ class Quantization:
     """``choose`` gives each matrix its format, ``per_layer`` says that it looks at the layer's number.
 
     ``kv_scheme`` is the cache type that the checkpoint carries scales for: reported, not applied.
-    ``predictor`` False leaves next-token prediction layers in the model's own type.
+    ``head_copy`` is the format of a second, quantised copy of a tied table.
     """
 
     name: str
@@ -22,7 +22,6 @@ class Quantization:
     per_layer: bool = True
     kv_scheme: str | None = None
     head_copy: WeightFormat | None = None
-    predictor: bool = True
     notes: tuple[str, ...] = ()
     evidence: str = "exact"
 

@@ -226,7 +226,21 @@ def _chosen(linear: Linear, role: Role, choose: Chooser) -> Linear:
     return _with_formats(linear, (choose(x) for x in _matrices(role, linear, 1, None, "", None)))
 
 
-def predicted_component_bytes(spec: ModelSpec, component: Component) -> int:
-    """Bytes of next-token prediction layers at the bytes per parameter of the decoder's last layer."""
+def predictor_bytes(spec: ModelSpec, choose: Chooser, component: Component) -> int:
+    """Bytes of next-token prediction layers, taken to be stored as the decoder's last layer would be.
+
+    Checkpoints call them the layers after the last one, or ``mtp``: left alone under either name they
+    are counted in the model's own type.
+    """
     last = spec.layers[-1]
-    return -(-component.parameters * layer_weight_bytes(last, spec) // layer_parameters(last)[0])
+
+    def chosen(matrix: Matrix) -> WeightFormat | None:
+        if matrix.own is not None:
+            return matrix.own
+        made = choose(matrix)
+        other = replace(matrix, module=f"mtp.layers.0.{matrix.source}")
+        return made if made is not None and choose(other) is not None else None
+
+    formats = (chosen(matrix) for matrix in layer_matrices(spec, last, len(spec.layers)))
+    layer = _layer_with_formats(last, formats)
+    return -(-component.parameters * layer_weight_bytes(layer, spec) // layer_parameters(layer)[0])
