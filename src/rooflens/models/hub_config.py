@@ -55,7 +55,15 @@ def _download(repo: HubRepo, name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(repo.repo_id, name, revision=repo.commit, library_name="rooflens"))
+        # By the revision's name and not its commit: only then does the cache know the name offline.
+        path = hf_hub_download(
+            repo.repo_id,
+            name,
+            revision=repo.revision,
+            library_name="rooflens",
+            local_files_only=repo.problem is not None,
+        )
+        return Path(path)
     except Exception as error:  # the library's own and its transport's; a bug would surface in `explain`
         raise explain(error, repo=repo.repo_id, revision=repo.revision, file=name) from None
 

@@ -52,7 +52,7 @@ def read_model(source: Source) -> ModelSpec:
     hub = _HUB_ID.fullmatch(text)
     if hub is not None:
         return _from_hub(hub[1], hub[2])
-    if path.exists():
+    if _exists(path):
         return _from_path(path)  # to say what it lacks
     near = near_bundled(text)
     raise NotFoundError(
@@ -71,17 +71,24 @@ def _looks_like_path(text: str) -> bool:
     return text.startswith((".", "~", os.sep)) or text.endswith((".json", *WEIGHT_SUFFIXES))
 
 
-def _is_model(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
-        if path.is_file():
-            return True
-        return path.is_dir() and ((path / CONFIG).is_file() or bool(_weight_files(path)))
-    except OSError:  # a name too long for a file, or a folder that may not be read
+        return path.exists()
+    except OSError:  # a name too long for a file, or a folder that may not be entered
         return False
 
 
+def _is_model(path: Path) -> bool:
+    if not _exists(path):
+        return False
+    return path.is_file() or (path / CONFIG).is_file() or bool(_weight_files(path))
+
+
 def _weight_files(directory: Path) -> list[Path]:
-    return [path for path in directory.iterdir() if path.suffix in WEIGHT_SUFFIXES]
+    try:
+        return [path for path in directory.iterdir() if path.suffix in WEIGHT_SUFFIXES]
+    except OSError as error:
+        raise InputError(f"the folder {directory} cannot be read: {error.strerror}") from None
 
 
 def _own_name(fields: Mapping[str, Any]) -> str:
@@ -102,7 +109,7 @@ def _path_name(path: Path) -> str:
 
 
 def _from_path(path: Path) -> ModelSpec:
-    if not path.exists():
+    if not _exists(path):
         raise NotFoundError(f"{path} does not exist", next="check the path")
     if path.is_file():
         if path.suffix in WEIGHT_SUFFIXES:

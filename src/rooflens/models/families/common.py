@@ -309,7 +309,7 @@ def _head_kind(cfg: Config) -> Literal["lm", "score", "none"]:
         return "lm"
     if name.endswith(_CLASSIFIES):
         return "score"
-    if name.endswith(_HEADLESS):
+    if name.endswith(_HEADLESS) and not name.endswith("RewardModel"):
         return "none"
     raise UnsupportedError(
         f"{cfg.where}: the output head of this class is not covered",
