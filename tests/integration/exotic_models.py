@@ -219,6 +219,133 @@ def gemma4(rng: random.Random) -> dict[str, Any]:
     return {"text_config": text, "vision_config": tower, "audio_config": rng.choice([sound, None])}
 
 
+def shared_indexers(rng: random.Random) -> dict[str, Any]:
+    return latent(rng) | {
+        "index_topk_freq": rng.choice([1, 2]),
+        "index_skip_topk_offset": rng.choice([1, 2]),
+    }
+
+
+def kimi_image(rng: random.Random) -> dict[str, Any]:
+    tower = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return {
+        "text_config": latent(rng) | {"model_type": "deepseek_v3"},
+        "vision_config": tower | {"pos_emb_height": 4, "pos_emb_width": 4},
+        "projection_hidden_size": 32,
+    }
+
+
+def kimi_linear(rng: random.Random) -> dict[str, Any]:
+    fields = latent(rng) | {
+        "num_hidden_layers": 4,
+        "pad_token_id": 0,
+        "q_lora_rank": rng.choice([None, 24]),
+        "num_experts": rng.choice([4, 8]),
+        "num_experts_per_token": 2,
+        "num_shared_experts": 1,
+        "linear_attn_config": {
+            "head_dim": rng.choice([8, 16]),
+            "num_heads": rng.choice([2, 4]),
+            "short_conv_kernel_size": rng.choice([3, 4]),
+            "full_attn_layers": [4],
+            "kda_layers": [1, 2, 3],
+        },
+    }
+    for name in ("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "first_k_dense_replace"):
+        del fields[name]
+    return fields
+
+
+def state_space(rng: random.Random) -> dict[str, Any]:
+    heads = rng.choice([4, 8])
+    hidden = rng.choice([32, 64])
+    return {
+        "vocab_size": 96,
+        "hidden_size": hidden,
+        "num_hidden_layers": 3,
+        "state_size": rng.choice([8, 16]),
+        "num_heads": heads,
+        "head_dim": 2 * hidden // heads,
+        "n_groups": rng.choice([1, 2]),
+        "conv_kernel": rng.choice([3, 4]),
+        "use_bias": rng.choice([True, False]),
+        "use_conv_bias": rng.choice([True, False]),
+    }
+
+
+def one_thing_a_layer(rng: random.Random) -> dict[str, Any]:
+    return decoder(rng) | {
+        "hybrid_override_pattern": rng.choice(["M*EM-E", "ME*ME"]),
+        "mamba_num_heads": rng.choice([4, 8]),
+        "mamba_head_dim": rng.choice([8, 16]),
+        "n_groups": 2,
+        "ssm_state_size": rng.choice([8, 16]),
+        "n_routed_experts": rng.choice([4, 8]),
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": rng.choice([16, 24]),
+        "moe_shared_expert_intermediate_size": 40,
+        "moe_latent_size": rng.choice([None, 24]),
+        "mlp_bias": rng.choice([True, False]),
+    }
+
+
+def mamba_hybrid(rng: random.Random) -> dict[str, Any]:
+    fields = decoder(rng)
+    del fields["head_dim"]
+    inner = 2 * fields["hidden_size"]
+    heads = rng.choice([4, 8])
+    return fields | {
+        "num_hidden_layers": 4,
+        "mamba_n_heads": heads,
+        "mamba_d_head": inner // heads,
+        "mamba_d_ssm": inner,
+        "mamba_n_groups": rng.choice([1, 2]),
+        "mamba_d_state": rng.choice([8, 16]),
+        "mamba_proj_bias": rng.choice([True, False]),
+        "mamba_rms_norm": rng.choice([True, False]),
+    }
+
+
+def granite_hybrid(rng: random.Random) -> dict[str, Any]:
+    return mamba_hybrid(rng) | {
+        "layer_types": ["mamba", "mamba", "attention", "mamba"],
+        "num_local_experts": rng.choice([0, 4]),
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 24,
+    }
+
+
+def bamba(rng: random.Random) -> dict[str, Any]:
+    return mamba_hybrid(rng) | {"attn_layer_indices": [rng.choice([0, 2])]}
+
+
+def jamba(rng: random.Random) -> dict[str, Any]:
+    fields = decoder(rng)
+    del fields["head_dim"]
+    return fields | {
+        "num_experts": rng.choice([1, 4]),
+        "num_experts_per_tok": 1,
+        "attn_layer_period": 3,
+        "attn_layer_offset": rng.choice([0, 1]),
+        "mamba_d_state": rng.choice([8, 16]),
+    }
+
+
+def shared_blocks(rng: random.Random) -> dict[str, Any]:
+    fields = decoder(rng)
+    del fields["head_dim"]
+    kinds = ["linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"]
+    return fields | {
+        "num_hidden_layers": 5,
+        "layers_block_type": kinds,
+        "num_key_value_heads": fields["num_attention_heads"],
+        "n_mamba_heads": 4,
+        "num_mem_blocks": rng.choice([1, 2]),
+        "use_shared_attention_adapter": rng.choice([True, False]),
+        "adapter_rank": 8,
+    }
+
+
 # model_type, shapes, whether the checkpoint's tensors are compared too
 CASES: list[tuple[str, Shapes, bool]] = [
     ("deepseek_v2", latent, True),
@@ -239,4 +366,17 @@ CASES: list[tuple[str, Shapes, bool]] = [
     ("gemma3", gemma3_image, True),
     ("gemma3n_text", gemma3n, True),
     ("gemma4", gemma4, True),
+    ("glm_moe_dsa", shared_indexers, True),
+    ("glm4_moe_lite", latent, True),
+    ("kimi_k25", kimi_image, False),  # transformers writes other names than are published
+    ("kimi_linear", kimi_linear, False),
+    ("nemotron_h", one_thing_a_layer, True),
+    ("mamba", state_space, True),
+    ("falcon_mamba", state_space, True),
+    ("mamba2", state_space, True),
+    ("granitemoehybrid", granite_hybrid, True),
+    ("bamba", bamba, True),
+    ("falcon_h1", mamba_hybrid, True),
+    ("jamba", jamba, True),
+    ("zamba2", shared_blocks, False),  # written once, under its first layer
 ]

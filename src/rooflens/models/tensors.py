@@ -40,7 +40,7 @@ def _stacked_shape(linear: Linear, part: Part, experts: int) -> tuple[int, ...]:
 
 def linear_tensors(linear: Linear, *, copies: int = 1, stacked: bool = False) -> Iterator[NamedShape]:
     """Tensors of one linear layer, names relative to its block; ``stacked`` for experts in one tensor."""
-    for part in linear.parts:
+    for part in () if linear.borrowed else linear.parts:
         source = _named(part.source, linear.name)
         if stacked and "{e}" not in source:
             yield source, _stacked_shape(linear, part, copies)
@@ -58,7 +58,7 @@ def linear_tensors(linear: Linear, *, copies: int = 1, stacked: bool = False) ->
 
 def norm_tensors(norm: Norm, *, copies: int = 1) -> Iterator[NamedShape]:
     """Tensors of one norm: per head where the source has ``{h}``, per expert where it has ``{e}``."""
-    if not norm.affine and not norm.bias:
+    if norm.borrowed or not (norm.affine or norm.bias):
         return
     source = _named(norm.source, norm.name)
     per_head = "{h}" in source
