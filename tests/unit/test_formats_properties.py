@@ -115,6 +115,13 @@ def test_applying_a_format_twice_is_applying_it_once():
     assert weights_bytes(apply_format(once, "fp16")) == weights_bytes(model(MODELS[0]))
 
 
+def test_an_unquantised_file_can_be_quantised():
+    file = apply_format(model(MODELS[0]), "gguf-f16")
+    assert weights_bytes(apply_format(file, "q4_k_m")) == weights_bytes(
+        apply_format(model(MODELS[0]), "q4_k_m")
+    )
+
+
 def test_rewriting_with_nothing_returns_the_models_own_type():
     spec = rewrite(apply_format(model(MODELS[0]), "awq"), lambda matrix: None, per_layer=False)
     assert weights_bytes(spec) == weights_bytes(model(MODELS[0]))

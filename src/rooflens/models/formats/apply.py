@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rooflens.models.formats.base import WeightFormat, plain_format
 from rooflens.models.formats.catalogue import find_format
-from rooflens.models.formats.gguf import gguf_chooser
+from rooflens.models.formats.gguf import GgufChooser
 from rooflens.models.formats.layouts import ggml
 from rooflens.models.formats.rewrite import Matrix, Role, rewrite
 from rooflens.models.formats.scheme import FormatScheme
@@ -29,7 +29,7 @@ def apply_format(spec: ModelSpec, scheme: FormatScheme | str) -> ModelSpec:
     if spec.free_form is not None:
         return _free_form(spec, spec.free_form, scheme)
     recipe = scheme.recipe
-    chooser = scheme.choose if recipe is None else gguf_chooser(spec, recipe)
+    chooser = scheme.choose if recipe is None else GgufChooser(spec, recipe)
     made = rewrite(spec, chooser, per_layer=recipe is not None, keep_own=not scheme.ideal)
     if scheme.splits_tied_head:
         made = with_head_copy(made, scheme.formats.get(Role.HEAD))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
 
 from rooflens.models.checkpoint.ggml_types import GGML_TYPES_BY_NAME
 from rooflens.models.formats.base import WeightFormat, plain_format
 from rooflens.models.formats.gguf_recipes import FALLBACK, LAST_FALLBACK, Category, Place, Recipe
 from rooflens.models.formats.layouts import ggml
-from rooflens.models.formats.rewrite import Chooser, Matrix, Role, layer_matrices
+from rooflens.models.formats.rewrite import Matrix, Role, layer_matrices
 from rooflens.models.spec import Attention, LatentAttention, MixtureOfExperts, ModelSpec
 
 # The converter splits the fused q, k, v of these families into three tensors.
@@ -71,16 +71,6 @@ def mixed(formats: Iterable[tuple[int, WeightFormat]]) -> WeightFormat:
     return WeightFormat("+".join(kind.name for kind in kinds), bits)
 
 
-@dataclass(frozen=True)
-class _Traits:
-    experts: int
-    gqa: int
-    layers: int
-    attn_v: int
-    is_70b: bool
-    is_falcon: bool
-
-
 def _experts(spec: ModelSpec) -> int:
     mixtures = (
         mlp for group in spec.groups for mlp in (group.layer.mlp, group.layer.extra_mlp)
@@ -101,27 +91,25 @@ def _grouping(spec: ModelSpec) -> int:
 
 
 class GgufChooser:
-    """Chooses the type of every matrix as the quantize tool does, counters and all."""
+    """A chooser for ``rewrite``, per layer, that does as the quantize tool does, counters and all."""
 
     def __init__(self, spec: ModelSpec, recipe: Recipe) -> None:
         self.spec = spec
         self.recipe = recipe
-        gqa = _grouping(spec)
-        self.value_place: dict[int, int] = {}
-        self.down_place: dict[int, int] = {}
-        values = 0
+        self._value_index: dict[int, int] = {}  # layer -> how many layers before it have attn_v
+        self._down_index: dict[int, int] = {}  # the same of ffn_down
         for index, layer in enumerate(spec.layers):
             kinds = {category(matrix) for matrix in layer_matrices(spec, layer, index)}
             if kinds & {Category.ATTN_V, Category.ATTN_QKV}:
-                self.value_place[index] = values
-                values += 1
+                self._value_index[index] = len(self._value_index)
             if Category.FFN_DOWN in kinds:
-                self.down_place[index] = len(self.down_place)
-        self.traits = _Traits(
+                self._down_index[index] = len(self._down_index)
+        gqa = _grouping(spec)
+        self._first = Place(
+            index=0,
+            count=len(spec.layers),
             experts=_experts(spec),
             gqa=gqa,
-            layers=len(spec.layers),
-            attn_v=values,
             is_70b=spec.model_type in _70B_FAMILIES and len(spec.layers) == _70B_LAYERS and gqa > 1,
             is_falcon=spec.model_type == "falcon",
         )
@@ -155,16 +143,10 @@ class GgufChooser:
         return fitting(type_name, matrix.in_features)
 
     def _place(self, kind: Category, matrix: Matrix) -> Place:
-        traits = self.traits
         layer = matrix.layer or 0
-        index, count = layer, traits.layers
         if kind in (Category.ATTN_V, Category.ATTN_QKV):
-            index, count = self.value_place.get(layer, 0), traits.attn_v
-        elif kind is Category.FFN_DOWN and traits.experts <= 1:
-            index = self.down_place.get(layer, 0)
-        return Place(index, count, traits.experts, traits.gqa, traits.is_70b, traits.is_falcon)
-
-
-def gguf_chooser(spec: ModelSpec, recipe: Recipe) -> Chooser:
-    """A chooser for ``rewrite``; it depends on the layer's place, so ``per_layer`` must be True."""
-    return GgufChooser(spec, recipe)
+            return replace(self._first, index=self._value_index.get(layer, 0), count=len(self._value_index))
+        # A mixture's tensors are placed by the layer's number, others by counting them.
+        if kind is Category.FFN_DOWN and self._first.experts <= 1:
+            return replace(self._first, index=self._down_index.get(layer, 0))
+        return replace(self._first, index=layer)

@@ -102,8 +102,21 @@ def _mixture_roles(mlp: MixtureOfExperts) -> _Linears:
         yield Role.ROUTER, mlp.shared_gate, 1, None
 
 
+def _own_type(layout: WeightFormat | None, spec: ModelSpec) -> WeightFormat | None:
+    """An element type wider than the model's own, which a family sets where its code insists on it."""
+    wider = layout in _ELEMENT_TYPES and layout is not None and layout.bits > DTYPE_BITS[spec.dtype]
+    return layout if wider else None
+
+
 def _matrices(
-    role: Role, linear: Linear, copies: int, mixer: Mixer | None, prefix: str, layer: int | None
+    spec: ModelSpec,
+    role: Role,
+    linear: Linear,
+    *,
+    copies: int = 1,
+    mixer: Mixer | None = None,
+    prefix: str = "",
+    layer: int | None = None,
 ) -> Iterator[Matrix]:
     for index, part in enumerate(linear.parts):
         yield Matrix(
@@ -118,7 +131,7 @@ def _matrices(
             part=index,
             parts=len(linear.parts),
             mixer=mixer,
-            own=part.weight_format if part.weight_format in _ELEMENT_TYPES else None,
+            own=_own_type(part.weight_format, spec),
         )
 
 
@@ -126,23 +139,12 @@ def layer_matrices(spec: ModelSpec, layer: Layer, index: int) -> Iterator[Matrix
     """Every matrix of one layer, standing at ``index``."""
     prefix = spec.layer_prefix.replace("{i}", str(index))
     for role, linear, copies, mixer in layer_roles(layer):
-        yield from _matrices(role, linear, copies, mixer, prefix, index)
+        yield from _matrices(spec, role, linear, copies=copies, mixer=mixer, prefix=prefix, layer=index)
 
 
 def table_matrix(table: Embedding) -> Matrix:
     """A token table as a matrix."""
     return Matrix(Role.EMBEDDING, table.source, table.source, table.rows, table.dim)
-
-
-def outer_matrices(spec: ModelSpec) -> Iterator[Matrix]:
-    """Every matrix outside the layers; the head too where it owns its weights."""
-    for table in (spec.embedding, *spec.tables):
-        if table is not None:
-            yield table_matrix(table)
-    for linear in spec.linears:
-        yield from _matrices(Role.OUTSIDE, linear, 1, None, "", None)
-    if spec.head is not None and not spec.tied:
-        yield from _matrices(Role.HEAD, spec.head, 1, None, "", None)
 
 
 def _with_formats(linear: Linear, formats: Iterator[WeightFormat | None]) -> Linear:
@@ -211,19 +213,19 @@ def rewrite(spec: ModelSpec, choose: Chooser, *, per_layer: bool, keep_own: bool
     if head is not None and spec.tied and embedding is not None:
         head = _with_formats(head, iter([embedding.weight_format] * len(head.parts)))
     elif head is not None:
-        head = _chosen(head, Role.HEAD, offer)
+        head = _chosen(spec, head, Role.HEAD, offer)
     return replace(
         spec,
         layers=_rewritten_layers(spec, offer, per_layer=per_layer),
         embedding=embedding,
         tables=tuple(replace(x, weight_format=offer(table_matrix(x))) for x in spec.tables),
         head=head,
-        linears=tuple(_chosen(linear, Role.OUTSIDE, offer) for linear in spec.linears),
+        linears=tuple(_chosen(spec, linear, Role.OUTSIDE, offer) for linear in spec.linears),
     )
 
 
-def _chosen(linear: Linear, role: Role, choose: Chooser) -> Linear:
-    return _with_formats(linear, (choose(x) for x in _matrices(role, linear, 1, None, "", None)))
+def _chosen(spec: ModelSpec, linear: Linear, role: Role, choose: Chooser) -> Linear:
+    return _with_formats(linear, (choose(x) for x in _matrices(spec, role, linear)))
 
 
 def predictor_bytes(spec: ModelSpec, choose: Chooser, component: Component) -> int:
