@@ -112,7 +112,12 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
 
 
 def linear_bytes(linear: Linear, spec: ModelSpec) -> int:
-    """Bytes of a linear layer as stored: each part in its own format, and its bias."""
+    """Bytes of a linear layer as stored: each part in its own format, and its bias.
+
+    Borrowed weights are stored, and need be read, only once: where they belong.
+    """
+    if linear.borrowed:
+        return 0
     total = sum(
         (part.weight_format or spec.default_format).matrix_bytes(part.out_features, linear.in_features)
         for part in linear.parts
