@@ -45,7 +45,7 @@ class OneDnnLinear(PackedLinear):
 @lru_cache
 def onednn_packs(dtype: torch.dtype) -> bool:
     """Whether oneDNN packs weights of ``dtype`` here and multiplies them right: tried, not assumed."""
-    if dtype not in _TRIAL_TOLERANCE or not torch.backends.mkldnn.is_available():
+    if dtype not in _TRIAL_TOLERANCE or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     rows, out_features, in_features = _TRIAL
     generator = torch.Generator().manual_seed(0)

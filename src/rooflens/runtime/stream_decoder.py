@@ -1,0 +1,115 @@
+"""Text from tokens as they come: no character is ever split, and the pieces add up to the whole.
+
+A character may take several tokens, so a piece is held back while more tokens could still change it.
+Two decoders do that: byte-level ones, whose unfinished character shows as U+FFFD at the end, and those
+with byte tokens (``<0xF0>``), which read a run of them as one and may turn all of it into U+FFFD.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+_REPLACEMENT = "\ufffd"
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+#: Prompt tokens decoded along, so that the output's first space is not taken for the start of a text.
+_CONTEXT_TOKENS = 6
+
+
+class Decoder(Protocol):
+    """What is needed of a tokenizer."""
+
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of the tokens."""
+        ...
+
+    def token_text(self, token_id: int) -> str | None:
+        """The token as the vocabulary spells it."""
+        ...
+
+
+class StreamDecoder:
+    """One answer's text, piece by piece: ``"".join(pieces) == decode(all tokens)``.
+
+    With ``prompt`` the pieces are what ``decode(prompt + tokens)`` has after ``decode(prompt)``.
+    """
+
+    def __init__(self, decoder: Decoder, prompt: Sequence[int] = (), *, skip_special: bool = True) -> None:
+        self._decoder = decoder
+        self._skip_special = skip_special
+        # _window: tokens decoded together. Its first _given have been given out as text, or are the prompt's.
+        self._window = list(prompt[-_CONTEXT_TOKENS:])
+        self._given = len(self._window)
+        if self._window and not self._text(self._window):
+            self._window, self._given = [], 0
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; empty while a character is unfinished."""
+        self._window.append(token_id)
+        spelt = self._decoder.token_text(token_id)
+        if spelt is not None and _BYTE_TOKEN.fullmatch(spelt):
+            return ""
+        text = self._text(self._window)
+        if text.endswith(_REPLACEMENT):
+            return ""
+        return self._give(text)
+
+    def finish(self) -> str:
+        """The rest, unfinished characters as U+FFFD."""
+        return self._give(self._text(self._window))
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        return self._decoder.decode(token_ids, skip_special=self._skip_special)
+
+    def _give(self, text: str) -> str:
+        before = self._text(self._window[: self._given])
+        piece = text[len(before) :]
+        if piece:
+            # What was just given becomes the context of what follows.
+            self._window = self._window[self._given :]
+        self._given = len(self._window)
+        return piece
+
+
+class StopFilter:
+    """Finds stop strings in text that comes in pieces, across their borders.
+
+    Text that may turn out to be the beginning of a stop string is held back.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        #: The stop string that was found.
+        self.found: str | None = None
+
+    def push(self, piece: str) -> str:
+        """The text that is certain to stand before any stop string."""
+        if not self._stops:
+            return piece
+        if self.found is not None:
+            return ""
+        self._held += piece
+        hits = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if hits:
+            at, self.found = min(hits, key=lambda hit: (hit[0], -len(hit[1])))
+            text, self._held = self._held[:at], ""
+            return text
+        keep = max(_overlap(self._held, stop) for stop in self._stops)
+        split = len(self._held) - keep
+        text, self._held = self._held[:split], self._held[split:]
+        return text
+
+    def finish(self) -> str:
+        """The text still held back, once it is known that nothing follows."""
+        text, self._held = self._held, ""
+        return text
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of ``text`` that begins ``stop``."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
