@@ -145,26 +145,38 @@ def attention_cost(
     chunked: bool = False,
     causal: bool = True,
     shares_kv: bool = False,
+    index_heads: int = 0,
+    index_dim: int = 0,
+    index_bytes_per_token: float = 0,
+    index_top_k: int = 0,
 ) -> Cost:
     """Softmax attention of ``new_tokens`` per sequence over ``context`` cached ones and themselves.
 
     FLOPs: 2 x heads x (head_dim + v_head_dim) per query-key pair (QK^T and PV). Cache bytes:
     ``kv_bytes_per_token`` of this layer read for every needed cached token and written for every new
     one; the new tokens' own keys and values are on chip. A layer that shares another's cache adds
-    reads only operator by operator, since a fused implementation could read once for both.
+    reads only operator by operator, since a fused implementation could read once for both. With an
+    indexer a query scores all index keys and attends to at most ``index_top_k`` tokens (0: to all).
     """
-    pairs = attended_pairs(
+    all_pairs = attended_pairs(
         new_tokens=new_tokens, context=context, window=window, chunked=chunked, causal=causal
     )
-    read = sequences * read_context(context=context, window=window, chunked=chunked) * kv_bytes_per_token
+    pairs = all_pairs
+    needed = read_context(context=context, window=window, chunked=chunked)
+    read = sequences * needed * kv_bytes_per_token
+    if index_top_k:
+        pairs = attended_pairs(new_tokens=new_tokens, context=context, window=index_top_k)
+        read = sequences * minimum(needed, index_top_k) * kv_bytes_per_token
+    read = read + sequences * needed * index_bytes_per_token
     tokens = sequences * new_tokens
     q_and_out = heads * (head_dim + v_head_dim) * element_bytes
     own_kv = kv_heads * (head_dim + v_head_dim) * element_bytes
     activations = tokens * (q_and_out + own_kv)
     return Cost(
-        flops=2 * heads * (head_dim + v_head_dim) * pairs * sequences,
+        flops=(2 * heads * (head_dim + v_head_dim) * pairs + 2 * index_heads * index_dim * all_pairs)
+        * sequences,
         kv_read_bytes=0 * read if shares_kv else read,
-        kv_write_bytes=0 * tokens if shares_kv else tokens * kv_bytes_per_token,
+        kv_write_bytes=0 * tokens if shares_kv else tokens * (kv_bytes_per_token + index_bytes_per_token),
         activation_bytes=activations + read if shares_kv else activations,
     )
 

@@ -187,8 +187,7 @@ class _Builder:
 
     def _attention(self, mixer: Attention) -> Cost:
         step = self.step
-        per_token = mixer.kv_heads * (mixer.head_dim + mixer.value_dim) + mixer.indexer_key_dim
-        kv_bytes = per_token * self.kv_element
+        kv_bytes = mixer.kv_heads * (mixer.head_dim + mixer.value_dim) * self.kv_element
         if mixer.cross_tokens is not None:
             return cross_attention_cost(
                 heads=mixer.heads,
@@ -214,6 +213,10 @@ class _Builder:
             chunked=mixer.chunked,
             causal=mixer.causal,
             shares_kv=mixer.shares_kv or not mixer.cached,
+            index_heads=mixer.indexer_heads,
+            index_dim=mixer.indexer_key_dim,
+            index_bytes_per_token=mixer.indexer_key_dim * self.kv_element,
+            index_top_k=mixer.indexer_top_k,
         )
 
     def mlp(self, prefix: str, mlp: Mlp) -> None:

@@ -179,7 +179,10 @@ class Attention:
     qkv_clip: float | None = None  # q, k and v are clamped to [-clip, clip] (OLMo, MPT, DBRX)
     sinks: bool = False
     alibi: bool = False
+    norm_after_rotary: bool = False  # q_norm and k_norm act on rotated heads (Hunyuan)
     indexer_key_dim: int = 0  # sparse attention: cached key features of its indexer
+    indexer_heads: int = 0
+    indexer_top_k: int = 0  # tokens that a query reads at most, 0: all
 
     attribute = "attention"
 
