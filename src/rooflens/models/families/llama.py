@@ -178,7 +178,16 @@ def hunyuan_v1_dense(cfg: Config, name: str) -> ModelSpec:
     eps = cfg.number("rms_norm_eps", default=1e-5)
     names = ("self_attn.query_layernorm", "self_attn.key_layernorm")
     query_key = query_key_norms(sizes, eps=eps, sources=names)
-    return llama_like(cfg, name, sizes=sizes, qkv_bias=bias, o_bias=bias, query_key=query_key, eps=1e-5)
+    return llama_like(
+        cfg,
+        name,
+        sizes=sizes,
+        qkv_bias=bias,
+        o_bias=bias,
+        query_key=query_key,
+        eps=1e-5,
+        attention={"norm_after_rotary": True},
+    )
 
 
 def ernie4_5(cfg: Config, name: str) -> ModelSpec:

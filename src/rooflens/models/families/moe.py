@@ -270,6 +270,7 @@ def hunyuan_v1_moe(cfg: Config, name: str) -> ModelSpec:
         query_key=query_key_norms(sizes, eps=cfg.number("rms_norm_eps", default=1e-5), sources=names),
         mlp=experts,
         eps=1e-5,
+        attention={"norm_after_rotary": True},
     )
 
 
