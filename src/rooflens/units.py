@@ -121,7 +121,7 @@ def _three_digits(value: float) -> str:
 def _scaled(value: float, unit: str, steps: tuple[tuple[float, str], ...]) -> str:
     for scale, prefix in steps:
         # 999.6e6 shown with three digits is "1,000 MB": the rounded figure picks the prefix.
-        if abs(float(f"{value:.3g}")) >= scale:
+        if abs(float(f"{value / scale:.3g}")) >= 1:
             return f"{_three_digits(value / scale)} {prefix}{unit}"
     return f"{_three_digits(value)} {unit}"
 

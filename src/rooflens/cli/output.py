@@ -48,8 +48,8 @@ def answer(
     if as_json:
         print_json(to_document(result, command))
     elif out is None:
-        from rooflens.report.tables.layout import console
+        from rooflens.report.tables.layout import console, show
         from rooflens.report.words import language, words
 
         render = getattr(import_module(f"rooflens.report.tables.{command}"), f"{command}_report")
-        console().print(render(result, words(language(lang)), **extra))
+        show(render(result, words(language(lang)), **extra), on=console())
