@@ -25,6 +25,8 @@ class LoadReport:
     kernels: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     load_s: float = 0.0
+    #: Whether a tied table is held a second time, packed for the head.
+    head_copied: bool = False
 
     @property
     def held_bytes(self) -> int:

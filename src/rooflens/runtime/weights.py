@@ -15,6 +15,7 @@ from rooflens.models.file_input import quoted
 from rooflens.models.spec import Linear as LinearSpec
 from rooflens.models.spec import ModelSpec
 from rooflens.runtime.blocks.basic import Linear, Norm
+from rooflens.runtime.held import head_holding
 from rooflens.runtime.kernels.base import WeightHolding
 from rooflens.runtime.model import DecoderModel
 from rooflens.runtime.report import LoadReport
@@ -41,17 +42,18 @@ def load_weights(
     """
     loader = _Loader(model, source, report, torch.device(device), holding)
     spec = model.spec
-    head_holding: WeightHolding = "int8" if holding == "int4" else holding
+    for_head = head_holding(holding)
     if not spec.tied:
-        loader.linear(model.lm_head, "", head_holding)
+        loader.linear(model.lm_head, "", for_head)
     table = loader.tensor(f"{model.embedding.spec.source}.weight", (spec.vocab_size, spec.hidden_size))
     model.embedding.weight = table
     report.held["embedding table"] += table.nbytes
     if spec.tied:
-        loader.pack(model.lm_head, table, None, head_holding)
+        loader.pack(model.lm_head, table, None, for_head)
         if getattr(model.lm_head.packed, "weight", None) is table:
             report.held[model.lm_head.packed.holding] -= table.nbytes
         else:
+            report.head_copied = True
             report.note("the tied table is held twice: as rows for the lookup, packed for the head")
     loader.norm(model.final_norm, "")
     for index, layer in enumerate(model.layers):

@@ -1,0 +1,198 @@
+"""NativeBackend: a checkpoint on a device, ready to run steps; and a plain loop that generates text."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooflens.errors import CapacityError, InputError
+from rooflens.models.read import read_model
+from rooflens.models.spec import ModelSpec
+from rooflens.runtime.batch import BLOCK_TOKENS, StepBatch
+from rooflens.runtime.dtypes import COMPUTE_DTYPES, resolve_dtype
+from rooflens.runtime.generate import Generation, generate
+from rooflens.runtime.held import held_spec
+from rooflens.runtime.kernels import kernels_for
+from rooflens.runtime.kv_cache import PagedKVCache
+from rooflens.runtime.model import DecoderModel, Qwen2Model
+from rooflens.runtime.open_model import open_model
+from rooflens.runtime.report import LoadReport
+from rooflens.runtime.sampling import SamplingParams
+from rooflens.runtime.support import check_supported, check_weights_known
+from rooflens.runtime.tensor_source import RandomSource, TensorSource
+from rooflens.runtime.tokenizer import Tokenizer
+from rooflens.runtime.weights import load_weights, parse_holding
+
+#: Tokens the cache holds if nothing else is asked for and the model's context allows it.
+DEFAULT_KV_TOKENS = 8192
+
+
+class NativeBackend:
+    """A model that runs here.
+
+    spec: the model as held (types and formats of the weights in memory, for predictions); model; cache;
+    tokenizer (None with random weights); device; dtype (of activations); context (longest sequence);
+    report: what was loaded, converted, and which kernels are in use.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        device: str | None = None,
+        dtype: str | None = None,
+        weights: str | None = None,
+        *,
+        kv_dtype: str | None = None,
+        kv_tokens: int | None = None,
+        context: int | None = None,
+        kernels: str | None = None,
+    ) -> None:
+        """Load the checkpoint at ``model_path``: a path, an installed package's model, or a Hub id.
+
+        ``dtype``: fp32, bf16, fp16 (default: as stored, where the device computes it well). ``weights``:
+        int8 or int4 hold linears so. ``kv_dtype``: also int8. ``kernels``: eager, cpu, cuda.
+        Raises a RooflensError that says what is wrong; memory is given back first.
+        """
+        opened = open_model(model_path)
+        check_supported(opened.spec)
+        check_weights_known(opened.spec)
+        report = LoadReport(str(model_path), opened.checkpoint.format, "", "")
+        source = opened.source(report)
+        try:
+            self._load(opened.spec, source, report, device, dtype, weights, kernels, context)
+        finally:
+            source.close()
+        self.tokenizer: Tokenizer | None = opened.tokenizer()
+        self._open_cache(kv_dtype, kv_tokens)
+
+    @classmethod
+    def from_random(
+        cls,
+        model: ModelSpec | str | os.PathLike[str] | Mapping[str, Any],
+        device: str | None = None,
+        dtype: str | None = None,
+        weights: str | None = None,
+        *,
+        seed: int = 0,
+        kv_dtype: str | None = None,
+        kv_tokens: int | None = None,
+        context: int | None = None,
+        kernels: str | None = None,
+    ) -> NativeBackend:
+        """Random weights at the shape of ``model`` (a spec, or whatever ``read_model`` reads).
+
+        For performance work: the text is noise. There is no tokenizer.
+        """
+        spec = read_model(model)
+        self = cls.__new__(cls)
+        report = LoadReport(f"random weights, seed {seed}", "random", "", "")
+        self._load(spec, RandomSource(seed=seed), report, device, dtype, weights, kernels, context)
+        self.tokenizer = None
+        self._open_cache(kv_dtype, kv_tokens)
+        return self
+
+    def _load(
+        self,
+        spec: ModelSpec,
+        source: TensorSource,
+        report: LoadReport,
+        device: str | None,
+        dtype: str | None,
+        weights: str | None,
+        kernels: str | None,
+        context: int | None,
+    ) -> None:
+        started = time.perf_counter()
+        self.device = resolve_device(device)
+        self.dtype_name, why = resolve_dtype(dtype, stored=spec.dtype, device=self.device)
+        self.dtype = COMPUTE_DTYPES[self.dtype_name]
+        holding = parse_holding(weights)
+        self.context = resolve_context(spec, context)
+        report.compute_dtype, report.device = self.dtype_name, str(self.device)
+        report.note(why)
+        if report.format == "gguf":
+            report.note(f"GGUF tensors are expanded to {self.dtype_name} when they are loaded")
+        kind = Qwen2Model if spec.model_type == "qwen2" else DecoderModel
+        with memory_guard("the weights do not fit in memory"):
+            made = kind(spec, kernels_for(self.device, name=kernels), dtype=self.dtype, context=self.context)
+            load_weights(made, source, report, holding=holding, device=self.device)
+        report.load_s = time.perf_counter() - started
+        self.model: DecoderModel = made.eval()
+        self.report = report
+        self.spec = held_spec(spec, dtype=self.dtype_name, holding=holding, head_copied=report.head_copied)
+
+    def _open_cache(self, kv_dtype: str | None, kv_tokens: int | None) -> None:
+        tokens = min(self.context, DEFAULT_KV_TOKENS) if kv_tokens is None else kv_tokens
+        self.kv_dtype = kv_dtype or self.dtype_name
+        self.cache = self.new_cache(blocks=-(-tokens // BLOCK_TOKENS))
+
+    def new_cache(self, *, blocks: int) -> PagedKVCache:
+        """A cache of this model's shape and type. Raises CapacityError where it does not fit."""
+        return PagedKVCache(
+            self.model.spec, blocks=blocks, dtype=self.kv_dtype, compute_dtype=self.dtype, device=self.device
+        )
+
+    def step(self, batch: StepBatch) -> Tensor:
+        """Run one step: fp32 logits of the rows to sample. Raises CapacityError where memory runs out."""
+        with memory_guard("a step does not fit in memory"):
+            logits: Tensor = self.model(batch, self.cache)
+        return logits
+
+    def generate(
+        self, prompts: Sequence[str | Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
+    ) -> list[Generation]:
+        """Answer every prompt, all together, without a scheduler: for tests and short scripts.
+
+        Raises InputError for a prompt that is empty or out of the vocabulary and CapacityError for one
+        that is too long, with both numbers, before any work.
+        """
+        return generate(self, prompts, params)
+
+
+def resolve_device(name: str | None) -> torch.device:
+    """The device asked for, or the best one here. Raises InputError for one that is not there."""
+    if name is None:
+        if torch.cuda.is_available():
+            name = "cuda"
+        elif torch.backends.mps.is_available():
+            name = "mps"
+        else:
+            name = "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"the device cannot be used: {reason}", value=name, allowed="cpu, cuda, mps"
+        ) from None
+    return device
+
+
+def resolve_context(spec: ModelSpec, asked: int | None) -> int:
+    """The longest sequence to be run: the model's own limit, or fewer. Raises InputError for more."""
+    limit = spec.max_context
+    if asked is None:
+        return limit or DEFAULT_KV_TOKENS
+    if asked < 1 or (limit is not None and asked > limit):
+        raise InputError("context is not usable", value=asked, allowed=f"1 to {limit} tokens")
+    return asked
+
+
+@contextmanager
+def memory_guard(what: str) -> Iterator[None]:
+    """Turn every allocator's way of failing into one CapacityError."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise CapacityError(what, next="use a smaller model, type or batch") from error
+    except RuntimeError as error:
+        if "allocate memory" not in str(error) and "not enough memory" not in str(error):
+            raise
+        raise CapacityError(what, next="use a smaller model, type or batch") from error
