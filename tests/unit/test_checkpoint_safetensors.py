@@ -122,9 +122,9 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 497669
         ((132_095_296).to_bytes(8, "little") + b'{"a"', InputError, "header of 132,095,296 bytes.*limit"),
         ((500).to_bytes(8, "little") + b'{"a"', InputError, "header ends at byte 508, but the file has 12"),
         ((2**64 - 1).to_bytes(8, "little") + b'{"a"', InputError, "not safetensors"),
-        ((12).to_bytes(8, "little") + b"[1, 2, 3, 4]", InputError, "its header begins with b'"),
+        ((12).to_bytes(8, "little") + b"[1, 2, 3, 4]", InputError, "not safetensors: it begins with"),
         ((12).to_bytes(8, "little") + b'{"a": 1, "b"', InputError, "header of model.safetensors is cut off"),
-        ((0).to_bytes(8, "little"), InputError, "its header begins with b''"),
+        ((0).to_bytes(8, "little"), InputError, "cut off: it has 8 bytes"),
         (safetensors_bytes({"a": entry()}, 15), InputError, "end at byte 86, but the file has 85"),
         (safetensors_bytes({"a": entry("Q4_0")}, 16), UnsupportedError, "'a' has the unknown dtype 'Q4_0'"),
         (safetensors_bytes({"a": entry(None)}, 16), UnsupportedError, "unknown dtype 'None'"),
@@ -156,6 +156,12 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 497669
 def test_refused(raw: bytes, error: type[RooflensError], words: str) -> None:
     with pytest.raises(error, match=words):
         parse(raw)
+
+
+@pytest.mark.parametrize("length", [0x8B1F, 0x0280, 0x0480], ids=["gzip", "pickle 2", "pickle 4"])
+def test_a_length_that_looks_like_another_formats_magic_number(length: int) -> None:
+    table = json.dumps({"a": entry()}).encode().ljust(length)
+    assert parse(length.to_bytes(8, "little") + table + b"\0" * 16).total_bytes == 16
 
 
 def test_a_name_given_twice_is_refused() -> None:

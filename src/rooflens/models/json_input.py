@@ -24,6 +24,7 @@ LIMIT_DEPTH = 64
 #: Fields where published configs have an infinite bound and mean it: Mamba-2's clamp on its time step.
 NON_FINITE_FIELDS = frozenset({"time_step_limit"})
 
+_PIECE_BYTES = MIB
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CUT_OFF = "the file ends too early: download or copy it again"
 
@@ -77,11 +78,17 @@ def parse_json_object(raw: bytes, *, what: str, unique_keys: bool = False) -> di
 
 
 def _read_file(path: Path, *, what: str, limit_bytes: int) -> bytes:
+    # Piece by piece, since read() would set aside all of the limit first and a device has no size to go by.
+    pieces: list[bytes] = []
+    left = limit_bytes + 1
     try:
         with path.open("rb") as file:
-            return file.read(limit_bytes + 1)
+            while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
+                pieces.append(piece)
+                left -= len(piece)
     except (OSError, ValueError) as error:
         raise file_error(path, error, what="" if path.name == what else what) from None
+    return b"".join(pieces)
 
 
 def _unique(pairs: list[tuple[str, Any]], *, what: str) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class FileSource:
         try:
             with self.path.open("rb") as file:
                 file.seek(offset)
-                return file.read(length)
+                return file.read(max(0, min(length, self.size - offset)))
         except OSError as error:
             raise file_error(self.path, error) from None
 

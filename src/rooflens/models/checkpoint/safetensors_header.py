@@ -16,7 +16,7 @@ from rooflens.errors import InputError, RooflensError, UnsupportedError
 from rooflens.models.checkpoint.byte_source import ByteSource
 from rooflens.models.checkpoint.extents import check_extents
 from rooflens.models.checkpoint.tensor import TensorInfo
-from rooflens.models.file_input import quoted, refuse_foreign, refuse_text
+from rooflens.models.file_input import HEAD_BYTES, quoted, refuse_foreign, refuse_text
 from rooflens.models.json_input import parse_json_object
 from rooflens.units import BITS_PER_BYTE, KIB, MEGA
 
@@ -50,6 +50,8 @@ DTYPE_BITS = {
 }
 
 _LENGTH_BYTES = 8
+#: A length below 256 TiB ends in two zero bytes, and the table follows: no other format begins so.
+_START, _START_AT = b"\0\0{", 6
 #: One read of this size holds the whole header of most files.
 _FIRST_READ_BYTES = 128 * KIB
 _METADATA = "__metadata__"
@@ -73,18 +75,25 @@ def read_header(source: ByteSource, *, limit_bytes: int = LIMIT_HEADER_BYTES) ->
     its type and shape, lies outside the file or overlaps another; UnsupportedError for an unknown type.
     """
     head = source.read(0, _FIRST_READ_BYTES)
-    refuse_foreign(head, name=source.name, expected="safetensors")
-    if len(head) < _LENGTH_BYTES:
-        raise InputError(f"{source.name} is cut off: it has {source.size} bytes", next=_AGAIN)
+    if not head.startswith(_START, _START_AT):
+        _refuse_start(source, head)
     length = int.from_bytes(head[:_LENGTH_BYTES], "little")
     data_offset = _LENGTH_BYTES + length
-    if data_offset > source.size or length > limit_bytes:
-        _refuse_length(source, head, length=length, limit_bytes=limit_bytes)
+    if length > limit_bytes:
+        raise InputError(
+            f"{source.name} has a header of {length:,} bytes",
+            allowed=f"at most {limit_bytes:,} bytes, the limit of the format",
+            next="store the model in several files",
+        )
+    if data_offset > source.size:
+        raise InputError(
+            f"{source.name} is cut off: its header ends at byte {data_offset:,}, "
+            f"but the file has {source.size:,}",
+            next=_AGAIN,
+        )
     raw = head[_LENGTH_BYTES:data_offset]
     if len(raw) < length:
         raw = source.read(_LENGTH_BYTES, length)
-    if not raw.startswith(b"{"):
-        raise InputError(f"{source.name} is not safetensors: its header begins with {raw[:4]!r}", next=_AGAIN)
     table = parse_json_object(raw, what=f"the header of {source.name}")
     metadata = _metadata(table.pop(_METADATA, {}), source)
     if raw.count(b'"data_offsets"') > len(table):
@@ -97,23 +106,13 @@ def read_header(source: ByteSource, *, limit_bytes: int = LIMIT_HEADER_BYTES) ->
     return SafetensorsHeader(tensors, metadata, data_offset, tuple(problems))
 
 
-def _refuse_length(source: ByteSource, head: bytes, *, length: int, limit_bytes: int) -> NoReturn:
-    if not head[:_LENGTH_BYTES].endswith(b"\0\0"):  # no size of 256 TiB: these bytes are something else
-        refuse_text(head, name=source.name, expected="safetensors")
-        raise InputError(f"{source.name} is not safetensors: it begins with {head[:8]!r}", next=_AGAIN)
-    if head[_LENGTH_BYTES : _LENGTH_BYTES + 1] not in (b"{", b""):
-        raise InputError(f"{source.name} is not safetensors: it begins with {head[:9]!r}", next=_AGAIN)
-    if length > limit_bytes:
-        raise InputError(
-            f"{source.name} has a header of {length:,} bytes",
-            allowed=f"at most {limit_bytes:,} bytes, the limit of the format",
-            next="store the model in several files",
-        )
-    raise InputError(
-        f"{source.name} is cut off: its header ends at byte {_LENGTH_BYTES + length:,}, "
-        f"but the file has {source.size:,}",
-        next=_AGAIN,
-    )
+def _refuse_start(source: ByteSource, head: bytes) -> NoReturn:
+    # Only now, since any magic number of two bytes is also the low end of some header's length.
+    refuse_foreign(head[:HEAD_BYTES], name=source.name, expected="safetensors")
+    if len(head) <= _LENGTH_BYTES:
+        raise InputError(f"{source.name} is cut off: it has {source.size} bytes", next=_AGAIN)
+    refuse_text(head, name=source.name, expected="safetensors")
+    raise InputError(f"{source.name} is not safetensors: it begins with {head[:9]!r}", next=_AGAIN)
 
 
 def _metadata(value: Any, source: ByteSource) -> dict[str, Any]:
