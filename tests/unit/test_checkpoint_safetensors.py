@@ -97,8 +97,13 @@ def test_a_padded_header_and_tensors_out_of_order() -> None:
     ids=words_of,
 )
 def test_bytes_of_no_tensor_are_reported(table: dict[str, Any], data_bytes: int, words: str) -> None:
-    (problem,) = parse(safetensors_bytes(table, data_bytes)).problems
+    safetensors = pytest.importorskip("safetensors")
+    raw = safetensors_bytes(table, data_bytes)
+    (problem,) = parse(raw).problems
     assert words in problem
+    assert problem.endswith("which the safetensors library refuses")
+    with pytest.raises(safetensors.SafetensorError):
+        safetensors.deserialize(raw)
 
 
 # --- wrong files -------------------------------------------------------------------------------------
@@ -314,6 +319,8 @@ def test_a_file_that_only_repeats_another_is_another_model(tmp_path: Path) -> No
         ({"weight_map": {"a": "/etc/passwd"}}, "outside its directory"),
         ({"weight_map": {"a": "..\\x.safetensors"}}, "outside its directory"),
         ({"weight_map": {"a": ""}}, "outside its directory"),
+        ({"weight_map": {"a": "C:\\x.safetensors"}}, "outside its directory"),
+        ({"weight_map": {"a": "\x1b[2J.safetensors"}}, "outside its directory"),
     ],
     ids=words_of,
 )

@@ -48,9 +48,9 @@ def quoted(name: str) -> str:
 
 
 def stays_inside(name: str) -> bool:
-    """Does this relative name lie below the directory it is joined to, whatever the system?"""
+    """Is this a printable relative name that lies below the directory it is joined to, on any system?"""
     steps = name.replace("\\", "/").split("/")
-    return steps[0] != "" and ".." not in steps and "\0" not in name and ":" not in steps[0]
+    return steps[0] != "" and ".." not in steps and ":" not in steps[0] and name.isprintable()
 
 
 def file_error(path: Path, error: OSError | ValueError, *, what: str = "") -> RooflensError:

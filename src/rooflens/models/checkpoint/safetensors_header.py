@@ -103,7 +103,8 @@ def read_header(source: ByteSource, *, limit_bytes: int = LIMIT_HEADER_BYTES) ->
     problems = check_extents(
         tensors, file=source.name, file_bytes=source.size, data_offset=data_offset, padding_bytes=0
     )
-    return SafetensorsHeader(tensors, metadata, data_offset, tuple(problems))
+    refused = tuple(f"{problem}, which the safetensors library refuses" for problem in problems)
+    return SafetensorsHeader(tensors, metadata, data_offset, refused)
 
 
 def _refuse_start(source: ByteSource, head: bytes) -> NoReturn:
