@@ -112,7 +112,7 @@ class HubRepo:
                 self.repo_id, revision=self.revision, files_metadata=True, timeout=SILENCE_S
             )
             files = [file for file in info.siblings or () if stays_inside(file.rfilename)]
-            if info.sha is None:
+            if not info.sha or not stays_inside(info.sha):
                 raise ValueError("no commit")
             return _Listing(info.sha, {file.rfilename: file.size for file in files})
         except Exception as error:  # the library's own and its transport's; a bug would surface in `explain`
