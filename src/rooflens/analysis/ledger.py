@@ -118,7 +118,7 @@ class CacheReport:
     @property
     def waste_bytes(self) -> int:
         """Bytes allocated beyond what the model needs, at the asked context."""
-        return self.allocated_bytes - self.logical_bytes
+        return max(0, self.allocated_bytes - self.logical_bytes)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,10 @@ from rooflens.models.spec import (
 )
 
 
+# Engines pad the vocabulary to a multiple of this before they cut it.
+VOCABULARY_PADDING = 64
+
+
 @dataclass(frozen=True)
 class Layout:
     """How many ways the work is cut: tensor, pipeline, expert and data parallel."""
@@ -74,31 +78,35 @@ def resolve_layout(*, count: int, tp: int | None, pp: int, ep: int, dp: int) -> 
 
 
 def check_divisible(spec: ModelSpec, *, tp: int) -> None:
-    """Refuse a tensor-parallel degree that the model's heads, features or vocabulary do not divide by."""
+    """Refuse a tensor-parallel degree that vocabulary, heads or features do not divide by, naming them all.
+
+    The vocabulary is named first, as engines meet it first; they pad it to a multiple of 64.
+    """
     if tp == 1 or spec.free_form is not None:
         return
+    sizes: dict[str, int] = {}
+    if -(-spec.vocab_size // VOCABULARY_PADDING) * VOCABULARY_PADDING % tp:
+        sizes["vocabulary entries"] = spec.vocab_size
     for group in spec.groups:
         for mixer in group.layer.mixers:
             if isinstance(mixer, (Attention, LatentAttention, CompressedAttention)) and mixer.heads % tp:
-                raise _does_not_divide("attention heads", mixer.heads, tp)
+                sizes["attention heads"] = mixer.heads
             if isinstance(mixer, Attention) and mixer.kv_heads % tp and tp % mixer.kv_heads:
-                raise _does_not_divide("KV heads", mixer.kv_heads, tp)
+                sizes["KV heads"] = mixer.kv_heads
             if isinstance(mixer, Recurrent) and mixer.state_heads > 1 and mixer.state_heads % tp:
-                raise _does_not_divide("state heads", mixer.state_heads, tp)
+                sizes["state heads"] = mixer.state_heads
         for mlp in (group.layer.mlp, group.layer.extra_mlp):
             dense = mlp.expert if isinstance(mlp, MixtureOfExperts) else mlp
             if dense is not None and dense.intermediate_size % tp:
-                raise _does_not_divide("MLP features", dense.intermediate_size, tp)
-    if spec.vocab_size % tp:
-        raise _does_not_divide("vocabulary entries", spec.vocab_size, tp)
-
-
-def _does_not_divide(what: str, value: int, tp: int) -> InputError:
-    divisors = [n for n in range(1, min(value, 64) + 1) if value % n == 0]
-    return InputError(
-        f"{value} {what} are not divisible by tp={tp}",
+                sizes["MLP features"] = dense.intermediate_size
+    if not sizes:
+        return
+    named = " and ".join(f"{value} {what}" for what, value in sizes.items())
+    divisors = [n for n in range(1, 65) if all(value % n == 0 for value in sizes.values())]
+    raise InputError(
+        f"{named} are not divisible by tp={tp}",
         value=tp,
-        allowed="tp of " + ", ".join(map(str, divisors)) + " for this dimension",
+        allowed=f"tp of {', '.join(map(str, divisors))} for these sizes",
     )
 
 
@@ -217,7 +225,7 @@ def rank_specs(spec: ModelSpec, layout: Layout) -> tuple[ModelSpec, ...]:
     check_divisible(spec, tp=tp)
     cut = {group.layer: _cut_layer(group.layer, tp, ep) for group in spec.groups}
     layers = [cut[layer] for layer in spec.layers]
-    embedding = replace(spec.embedding, rows=spec.embedding.rows // tp) if spec.embedding else None
+    embedding = replace(spec.embedding, rows=-(-spec.embedding.rows // tp)) if spec.embedding else None
     head = _cut(spec.head, tp) if spec.head else None
     stages = []
     for number, held in enumerate(stage_layers(len(layers), pp)):
@@ -234,7 +242,7 @@ def rank_specs(spec: ModelSpec, layout: Layout) -> tuple[ModelSpec, ...]:
                 linears=tuple(_cut(linear, tp) for linear in spec.linears) if first else (),
                 parameters_extra=spec.parameters_extra if first else (),
                 components=spec.components if first else (),
-                vocab_size=spec.vocab_size // tp,
+                vocab_size=-(-spec.vocab_size // tp),
             )
         )
     return tuple(stages)

@@ -48,7 +48,8 @@ class VllmRules:
     ``hybrid`` groups layers by kind; ``group_slack``: how much larger than the smallest kind the largest
     may be and still set the group size; ``prints_concurrency``: the printed size in tokens is maximum
     concurrency x max_model_len, else blocks over groups; ``batches_in_flight`` hold a window's blocks;
-    ``checkpoint_schemes``: quantisation methods whose KV scheme the engine follows by itself.
+    ``checkpoint_schemes``: quantisation methods whose KV scheme the engine follows by itself;
+    ``counts_reserved``: activations are measured as what torch reserved, not as what it allocated.
     """
 
     version: str
@@ -69,6 +70,7 @@ class VllmRules:
     latent_cache: bool
     largest_tier: bool
     chunk_tokens: int
+    counts_reserved: bool
     residual_vectors: int
 
 
@@ -119,6 +121,7 @@ def vllm_rules(text: str | None) -> VllmRules:
         latent_cache=numbers >= (0, 7, 1),
         largest_tier=minor >= (0, 28),
         chunk_tokens=2048 if numbers >= (0, 6, 5) else 512,
+        counts_reserved=numbers < (0, 6, 4),
         residual_vectors=4 if v1 else 3,
     )
 

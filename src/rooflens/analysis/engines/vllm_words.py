@@ -24,9 +24,9 @@ def reasons(
 ) -> tuple[str, ...]:
     """The first thing that stops the engine, or nothing; nothing either where the capacity is not known."""
     total, requested = settings.total_bytes, settings.requested_bytes
-    if pool is None or total is None or requested is None:
+    if pool is None:
         return ()
-    if given.kv_pool_bytes is None:
+    if given.kv_pool_bytes is None and total is not None and requested is not None:
         early = _before_profiling(settings, stage, total=total, requested=requested)
         if early is not None:
             return (early,)
@@ -36,7 +36,7 @@ def reasons(
         return (
             "No available memory for the cache blocks: "
             + ", ".join(f"{row.name} {gib(row.bytes)}" for row in stage.budgeted(settings.rules))
-            + f" exceed {settings.utilization:g} of {gib(total)} by {gib(-pool)}",
+            + f" exceed {settings.utilization:g} of {gib(total or 0)} by {gib(-pool)}",
         )
     length = settings.max_model_len
     if not settings.rules.v1:
@@ -97,6 +97,11 @@ def notes(
         )
     if settings.kv_dtype != given.kv_dtype:
         said.append(f"the cache is {settings.kv_dtype}, as the checkpoint's own scheme says")
+    if rules.counts_reserved:
+        said.append(
+            "before 0.6.4 the engine counts what torch has reserved, fragments included: activations can be "
+            "several times the figure"
+        )
     if len(report.groups) > 1:
         said.append(
             f"at {given.context} tokens a sequence needs {gib(report.logical_bytes)} and is allocated "
