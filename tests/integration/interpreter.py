@@ -122,6 +122,8 @@ class Interpreter:
             inner = act(gate) * value
         else:
             inner = act(inner)
+        for norm in mlp.norms:
+            inner = self.norm(norm, inner, prefix)
         return self.linear(down, inner, prefix)
 
     def heads(self, mixer: Attention, x: Tensor, prefix: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,6 +180,9 @@ class Interpreter:
             hidden = hidden | (distance >= mixer.window)
         weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
         out = torch.einsum("hqk,khd->qhd", weights, v).flatten(1)
+        for norm in mixer.norms:
+            if norm.name == "o_proj_norm":
+                out = self.norm(norm, out, prefix)
         return self.linear(mixer.linears[1], out, prefix)
 
 

@@ -72,6 +72,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_moe", SMALL | EXPERTS | {"shared_expert_intermediate_size": 32}),
     ("qwen2_moe", SMALL | EXPERTS | {"shared_expert_intermediate_size": 32, "decoder_sparse_step": 2}),
     ("qwen3_moe", WIDE_HEADS | EXPERTS | {"mlp_only_layers": [1]}),
+    ("qwen3_moe", WIDE_HEADS | {"num_local_experts": 0}),
     ("gemma", SMALL),
     ("gemma2", SMALL | {"head_dim": 16, "sliding_window": 8}),
     ("gemma3_text", SMALL | {"head_dim": 16, "sliding_window": 8}),
@@ -176,6 +177,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("nemotron", WIDE_HEADS | BIASES),
     ("jais2", WIDE_HEADS),
     ("apertus", SMALL),
+    ("bitnet", SMALL),
+    ("vaultgemma", SMALL | {"head_dim": 16, "sliding_window": 8}),
+    ("hyperclovax", SMALL | BIASES | {"attention_multiplier": 0.2, "logits_scaling": 0.5}),
+    ("hyperclovax", SMALL | {"use_post_norm": False}),
 ]
 
 

@@ -194,6 +194,8 @@ def test_cohere_runs_both_blocks_from_one_norm() -> None:
     assert attention(spec).rotary is not None
     assert getattr(attention(spec).rotary, "interleaved", None) is True
     assert (spec.head_scale, spec.tied) == (0.0625, True)
+    assert spec.max_context == 131072  # model_max_length; max_position_embeddings says 8192
+    assert any("model_max_length" in note for note in spec.notes)
 
 
 def test_cohere_2_rotates_only_inside_windows() -> None:

@@ -81,7 +81,8 @@ def _falcon_attention(cfg: Config, *, new: bool) -> Attention:
 def falcon(cfg: Config, name: str) -> ModelSpec:
     """Falcon: side by side with one norm (7B) or two (40B, 180B), or one after the other (RW-1B)."""
     _refuse_late_residual(cfg)
-    new = cfg.flag("new_decoder_architecture", default=False)
+    # The first releases tell the 40B's layers by their model_type alone.
+    new = cfg.flag("new_decoder_architecture", default=cfg.get("model_type") == "RefinedWeb")
     parallel = new or cfg.flag("parallel_attn", default=True)
     mixer = _falcon_attention(cfg, new=new)
     hidden = mixer.linears[0].in_features
@@ -165,4 +166,10 @@ def mpt(cfg: Config, name: str) -> ModelSpec:
     )
 
 
-ADAPTERS = {"bloom": bloom, "falcon": falcon, "mpt": mpt}
+ADAPTERS = {
+    "bloom": bloom,
+    "falcon": falcon,
+    "RefinedWeb": falcon,
+    "RefinedWebModel": falcon,
+    "mpt": mpt,
+}

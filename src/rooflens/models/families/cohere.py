@@ -14,6 +14,10 @@ def _cohere(cfg: Config, name: str, sizes: Sizes, attentions: list[Attention], *
     def layer_norm(x: str, source: str) -> Norm:
         return norm(x, sizes.hidden, source, eps=eps, kind="layer", bias=False)
 
+    # Command R's positions are 8192 on paper, and its context is what model_max_length says.
+    longer = cfg.optional_size("model_max_length")
+    if longer is not None and longer != cfg.get("max_position_embeddings"):
+        cfg.note(f"the context is model_max_length {longer}, not max_position_embeddings")
     return stack(
         cfg,
         name,
@@ -23,6 +27,7 @@ def _cohere(cfg: Config, name: str, sizes: Sizes, attentions: list[Attention], *
         final_norm=layer_norm("final_norm", "model.norm"),
         parallel=True,
         tied_default=True,
+        max_context=longer,
         head_scale=cfg.number("logit_scale", default=0.0625),
     )
 

@@ -1,4 +1,7 @@
-"""The blocks that most decoder families are made of, and the frame that holds them."""
+"""The blocks that most decoder families are made of, and the frame that holds them.
+
+An adapter needs these and the readers of `fields`, so both are imported from here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,20 @@ from typing import Any, Literal
 
 from rooflens.errors import InputError, UnsupportedError
 from rooflens.models.families.config import Config
-from rooflens.models.formats.base import dtype_name
+from rooflens.models.families.fields import (
+    HEADS,
+    HIDDEN,
+    INTERMEDIATE,
+    KV_HEADS,
+    LAYERS,
+    MAX_CONTEXT,
+    activation,
+    compute_dtype,
+    freeze,
+    head_sizes,
+    refuse,
+    rotary,
+)
 from rooflens.models.spec import (
     Attention,
     DenseMlp,
@@ -23,22 +39,29 @@ from rooflens.models.spec import (
     Shard,
 )
 
-# The spellings of the sizes that every decoder has.
-HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed")
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
-INTERMEDIATE = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "feed_forward_size")
-MAX_CONTEXT = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "n_ctx",
-    "max_sequence_length",
-)
-
-DEFAULT_DTYPE = "bf16"
+__all__ = [
+    "HEADS",
+    "HIDDEN",
+    "INTERMEDIATE",
+    "KV_HEADS",
+    "LAYERS",
+    "MAX_CONTEXT",
+    "Layout",
+    "activation",
+    "attention",
+    "compute_dtype",
+    "decoder",
+    "freeze",
+    "gated_mlp",
+    "head_sizes",
+    "linear",
+    "mixture",
+    "norm",
+    "plain_mlp",
+    "refuse",
+    "rotary",
+    "with_notes",
+]
 
 Layout = Literal["stacked", "grouped", "codegen", "flat"]
 
@@ -55,82 +78,6 @@ def linear(
 ) -> Linear:
     """A linear layer that is one matrix of the checkpoint."""
     return Linear(name, in_features, (Part(source, out_features),), bias, shard, **fields)
-
-
-def compute_dtype(cfg: Config) -> str:
-    """The element type that the config declares; bf16, said as assumed, where it declares none."""
-    value = cfg.get("dtype", "torch_dtype")
-    if value is None:
-        cfg.note(f"the config names no dtype: {DEFAULT_DTYPE} is assumed")
-        return DEFAULT_DTYPE
-    return dtype_name(str(value), field=f"{cfg.where}: dtype")
-
-
-def head_sizes(cfg: Config, hidden: int, *, default_head_dim: int | None = None) -> tuple[int, int, int]:
-    """(query heads, KV heads, head size) of the usual fields; a missing KV count means MHA.
-
-    ``default_head_dim`` is the family's own where it does not divide the hidden size among the heads.
-    """
-    heads = cfg.size(*HEADS)
-    kv_heads = cfg.size(*KV_HEADS, default=heads)
-    if heads % kv_heads:
-        raise InputError(
-            f"{cfg.where}: {heads} attention heads cannot share {kv_heads} KV heads evenly",
-            value=kv_heads,
-            allowed=f"a divisor of {heads}",
-        )
-    head_dim = cfg.optional_size("head_dim") or default_head_dim
-    if head_dim is None:
-        if hidden % heads:
-            raise InputError(
-                f"{cfg.where} gives no head_dim, and hidden_size does not divide into {heads} heads",
-                value=hidden,
-                allowed=f"a multiple of {heads}, or head_dim given",
-            )
-        head_dim = hidden // heads
-    return heads, kv_heads, head_dim
-
-
-def freeze(value: Any) -> Any:
-    """Lists as tuples and objects as sorted pairs, so that a spec stays hashable."""
-    if isinstance(value, Mapping):
-        return tuple(sorted((str(key), freeze(item)) for key, item in value.items()))
-    return tuple(freeze(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
-def rotary(
-    cfg: Config,
-    head_dim: int,
-    *,
-    interleaved: bool = False,
-    layer_type: str | None = None,
-    theta: float = 10000.0,
-    partial: float = 1.0,
-    dim: int | None = None,
-) -> Rotary:
-    """Rotary settings from ``rope_theta``/``rope_scaling`` or the newer ``rope_parameters``.
-
-    ``layer_type`` picks the entry where rope_parameters is nested per layer type. ``theta`` and
-    ``partial`` are the family's defaults; ``dim`` is the rotated width where the config gives it outright.
-    """
-    parameters = cfg.section("rope_parameters", "rope_scaling")
-    if parameters is not None and layer_type is not None and isinstance(parameters.get(layer_type), Mapping):
-        parameters = parameters.section(layer_type)
-    base = cfg.number("rope_theta", "rotary_emb_base", default=theta)
-    share = cfg.number("partial_rotary_factor", "rotary_pct", "rope_pct", default=partial)
-    scaling: tuple[tuple[str, Any], ...] = ()
-    if parameters is not None:
-        base = parameters.number("rope_theta", default=base)
-        share = parameters.number("partial_rotary_factor", default=share)
-        entries = {"rope_type" if key == "type" else key: value for key, value in parameters.fields.items()}
-        if entries.get("rope_type", "default") != "default":
-            # Phi-3 keeps the length before the extension beside the scaling, not in it.
-            original = "original_max_position_embeddings"
-            entries.setdefault(original, cfg.get(original))
-            outside = ("rope_theta", "partial_rotary_factor")
-            scaling = freeze({k: v for k, v in entries.items() if k not in outside and v is not None})
-    width = int(head_dim * share) if dim is None else dim
-    return Rotary(dim=width, theta=base, scaling=scaling, interleaved=interleaved)
 
 
 def attention(
@@ -178,9 +125,7 @@ def attention(
         v_head_dim=v_head_dim,
         linears=(
             Linear("qkv_proj", hidden, parts, qkv_bias, transposed=transposed),
-            linear(
-                "o_proj", heads * value_dim, hidden, o, bias=o_bias, shard="row", transposed=transposed
-            ),
+            linear("o_proj", heads * value_dim, hidden, o, bias=o_bias, shard="row", transposed=transposed),
         ),
         norms=norms,
         rotary=rotary,
@@ -230,9 +175,7 @@ def plain_mlp(
         intermediate_size=intermediate,
         linears=(
             linear("up_proj", hidden, intermediate, up, bias=bias, transposed=transposed),
-            linear(
-                "down_proj", intermediate, hidden, down, bias=bias, shard="row", transposed=transposed
-            ),
+            linear("down_proj", intermediate, hidden, down, bias=bias, shard="row", transposed=transposed),
         ),
         activation=activation,
         gated=False,
@@ -279,18 +222,6 @@ def norm(
 ) -> Norm:
     """A norm; a LayerNorm has a bias unless told otherwise."""
     return Norm(name, size, kind, eps, kind == "layer" if bias is None else bias, source=source, **fields)
-
-
-def activation(cfg: Config, *names: str, default: str = "silu") -> str:
-    """The activation in one spelling."""
-    value = cfg.text(*(names or ("hidden_act", "hidden_activation", "activation_function")), default=default)
-    known = {
-        "swiglu": "silu",
-        "gelu_new": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "gelu_fast": "gelu_tanh",
-    }
-    return known.get(value, value)
 
 
 # Endings of the class that a config names, by what stands on top of the decoder.
@@ -364,15 +295,10 @@ def decoder(
         tied=tied,
         final_norm=final_norm,
         dtype=compute_dtype(cfg),
-        max_context=cfg.optional_size(*MAX_CONTEXT),
+        max_context=fields.pop("max_context", None) or cfg.optional_size(*MAX_CONTEXT),
         notes=tuple(cfg.notes),
         **fields,
     )
-
-
-def refuse(cfg: Config, field: str, *, why: str) -> UnsupportedError:
-    """The error for a variant of a known family that is not covered."""
-    return UnsupportedError(f"{cfg.where}: {field} {why}", value=cfg.get(field))
 
 
 def with_notes(spec: ModelSpec, cfg: Config) -> ModelSpec:

@@ -77,6 +77,7 @@ def _windowed(
     sizes: Sizes,
     eps: float,
     query_key: tuple[Norm, ...] = (),
+    layer_norms: tuple[Norm, ...] | None = None,
     both_ways: bool = False,
 ) -> ModelSpec:
     bias = cfg.flag("attention_bias", default=False)
@@ -99,16 +100,21 @@ def _windowed(
         sizes,
         eps=eps,
         attentions=[sliding[window] if window else full for window in in_force],
-        layer_norms=sandwich_norms(sizes, eps=eps),
+        layer_norms=layer_norms or sandwich_norms(sizes, eps=eps),
         final_logit_softcap=_optional_cap(cfg, "final_logit_softcapping", caps[1]),
         generates=not both_ways,
     )
 
 
 def gemma2(cfg: Config, name: str) -> ModelSpec:
-    """Gemma 2: every other layer, from the first, has a window; soft caps on scores and logits."""
+    """Gemma 2: every other layer, from the first, has a window; soft caps on scores and logits.
+
+    VaultGemma is the same without norms on the outputs of the blocks.
+    """
     sizes = read_sizes(cfg, default_head_dim=HEAD_DIM)
     position = rotary(cfg, sizes.head_dim)
+    eps = cfg.number("rms_norm_eps", default=1e-6)
+    norms = sandwich_norms(sizes, eps=eps)
     return _windowed(
         cfg,
         name,
@@ -116,7 +122,8 @@ def gemma2(cfg: Config, name: str) -> ModelSpec:
         caps=(50.0, 30.0),
         positions=(position, position),
         sizes=sizes,
-        eps=cfg.number("rms_norm_eps", default=1e-6),
+        eps=eps,
+        layer_norms=norms[:2] if cfg.get("model_type") == "vaultgemma" else norms,
     )
 
 
@@ -147,4 +154,4 @@ def gemma3_text(cfg: Config, name: str) -> ModelSpec:
     )
 
 
-ADAPTERS = {"gemma": gemma, "gemma2": gemma2, "gemma3_text": gemma3_text}
+ADAPTERS = {"gemma": gemma, "gemma2": gemma2, "vaultgemma": gemma2, "gemma3_text": gemma3_text}

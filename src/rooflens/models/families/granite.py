@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflens.models.families.common import INTERMEDIATE, activation, linear, mixture
+from rooflens.models.families.common import INTERMEDIATE, activation, linear, mixture, norm
 from rooflens.models.families.config import Config
 from rooflens.models.families.llama import llama_like
-from rooflens.models.families.stack import Sizes, read_sizes
-from rooflens.models.spec import DenseMlp, Linear, MixtureOfExperts, ModelSpec, Part
+from rooflens.models.families.stack import Sizes, pre_norms, read_sizes
+from rooflens.models.spec import DenseMlp, Linear, MixtureOfExperts, ModelSpec, Norm, Part
 
 
 def scales(cfg: Config) -> dict[str, Any]:
@@ -31,6 +31,33 @@ def granite(cfg: Config, name: str) -> ModelSpec:
         o_bias=bias,
         mlp_bias=cfg.flag("mlp_bias", default=False),
         **scales(cfg),
+    )
+
+
+def hyperclovax(cfg: Config, name: str) -> ModelSpec:
+    """HyperCLOVA X: Granite's multipliers (the one of the logits multiplies), norms on outputs as well."""
+    sizes = read_sizes(cfg)
+    eps = cfg.number("rms_norm_eps", default=1e-6)
+    bias = cfg.flag("attention_bias", default=False)
+    norms: tuple[Norm, ...] = pre_norms(sizes.hidden, eps=eps)
+    if cfg.flag("use_post_norm", default=True):
+        norms += (
+            norm("post_attention_norm", sizes.hidden, "post_norm1", eps=eps),
+            norm("post_mlp_norm", sizes.hidden, "post_norm2", eps=eps),
+        )
+    multipliers = scales(cfg)
+    if cfg.get("attention_multiplier") is None:
+        multipliers["attention"] = {}
+    multipliers["head_scale"] = cfg.number("logits_scaling", default=1.0)
+    return llama_like(
+        cfg,
+        name,
+        sizes=sizes,
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=cfg.flag("mlp_bias", default=False),
+        layer_norms=norms,
+        **multipliers,
     )
 
 
@@ -82,4 +109,9 @@ def granitemoe(cfg: Config, name: str) -> ModelSpec:
     )
 
 
-ADAPTERS = {"granite": granite, "granitemoe": granitemoe, "granitemoeshared": granitemoe}
+ADAPTERS = {
+    "granite": granite,
+    "granitemoe": granitemoe,
+    "granitemoeshared": granitemoe,
+    "hyperclovax": hyperclovax,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rooflens.errors import InputError
 from rooflens.models.families.common import INTERMEDIATE, gated_mlp, linear, mixture, norm, rotary
@@ -91,10 +92,21 @@ def routed_expert(cfg: Config, sizes: Sizes) -> DenseMlp:
     return sizes.gated(cfg, intermediate=cfg.size("moe_intermediate_size"), prefix="mlp.experts.{e}")
 
 
-def _mlps(cfg: Config, sizes: Sizes, sparse: Mlp) -> Sequence[Mlp]:
+def _mlps(cfg: Config, sizes: Sizes, **shared: Any) -> Sequence[Mlp]:
+    """Experts where the pattern says so, a dense feed-forward elsewhere; no experts at all mean dense."""
     pattern = sparse_layers(cfg, sizes.layers)
-    dense = None if all(pattern) else sizes.gated(cfg)
-    return [sparse if has_experts or dense is None else dense for has_experts in pattern]
+    count = cfg.count("num_experts", "num_local_experts", default=0)
+    if not count or not any(pattern):
+        return [sizes.gated(cfg)] * sizes.layers
+    sparse = mixture(
+        hidden=sizes.hidden,
+        experts=count,
+        top_k=cfg.size("num_experts_per_tok"),
+        expert=routed_expert(cfg, sizes),
+        **shared,
+    )
+    dense = sparse if all(pattern) else sizes.gated(cfg)
+    return [sparse if has_experts else dense for has_experts in pattern]
 
 
 def qwen2_moe(cfg: Config, name: str) -> ModelSpec:
@@ -103,14 +115,7 @@ def qwen2_moe(cfg: Config, name: str) -> ModelSpec:
     shared = sizes.gated(
         cfg, intermediate=cfg.size("shared_expert_intermediate_size"), prefix="mlp.shared_expert"
     )
-    experts = mixture(
-        hidden=sizes.hidden,
-        experts=cfg.size("num_experts", "num_local_experts"),
-        top_k=cfg.size("num_experts_per_tok"),
-        expert=routed_expert(cfg, sizes),
-        shared=shared,
-        shared_gate=linear("shared_gate", sizes.hidden, 1, "mlp.shared_expert_gate", shard="replicated"),
-    )
+    shared_gate = linear("shared_gate", sizes.hidden, 1, "mlp.shared_expert_gate", shard="replicated")
     limit = cfg.count("max_window_layers", default=MAX_WINDOW_LAYERS)
     layer_windows = windows(
         cfg,
@@ -124,7 +129,7 @@ def qwen2_moe(cfg: Config, name: str) -> ModelSpec:
         sizes=sizes,
         qkv_bias=cfg.flag("qkv_bias", default=True),
         layer_windows=layer_windows,
-        mlp=_mlps(cfg, sizes, experts),
+        mlp=_mlps(cfg, sizes, shared=shared, shared_gate=shared_gate),
     )
 
 
@@ -132,12 +137,6 @@ def qwen3_moe(cfg: Config, name: str) -> ModelSpec:
     """Qwen 3 MoE: norms on the heads of q and k, no shared expert."""
     sizes = read_sizes(cfg)
     bias = cfg.flag("attention_bias", default=False)
-    experts = mixture(
-        hidden=sizes.hidden,
-        experts=cfg.size("num_experts", "num_local_experts"),
-        top_k=cfg.size("num_experts_per_tok"),
-        expert=routed_expert(cfg, sizes),
-    )
     enabled = cfg.flag("use_sliding_window", default=False)
     return llama_like(
         cfg,
@@ -147,7 +146,7 @@ def qwen3_moe(cfg: Config, name: str) -> ModelSpec:
         o_bias=bias,
         query_key=query_key_norms(sizes, eps=cfg.number("rms_norm_eps", default=1e-6)),
         layer_windows=windows(cfg, sizes.layers, enabled=enabled),
-        mlp=_mlps(cfg, sizes, experts),
+        mlp=_mlps(cfg, sizes),
     )
 
 

@@ -1,6 +1,8 @@
-"""Nemotron, Jais 2 and Apertus: squared ReLU or its kin in the feed-forward, norms of their own."""
+"""Nemotron, Jais 2, Apertus and BitNet: squared ReLU or its kin in the feed-forward, norms of their own."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from rooflens.models.families.common import INTERMEDIATE, activation, decoder, norm, plain_mlp, rotary
 from rooflens.models.families.config import Config
@@ -53,6 +55,27 @@ def jais2(cfg: Config, name: str) -> ModelSpec:
     )
 
 
+def bitnet(cfg: Config, name: str) -> ModelSpec:
+    """BitNet b1.58: Llama with norms on the inputs of the output and of the down projection."""
+    sizes = read_sizes(cfg)
+    eps = cfg.number("rms_norm_eps", default=1e-5)
+    bias = cfg.flag("attention_bias", default=False)
+    mlp = sizes.gated(cfg, activation=activation(cfg, default="relu2"))
+    inner = norm("down_proj_norm", mlp.intermediate_size, "mlp.ffn_sub_norm", eps=eps)
+    outer = norm("o_proj_norm", sizes.heads * sizes.head_dim, "self_attn.attn_sub_norm", eps=eps)
+    return llama_like(
+        cfg,
+        name,
+        sizes=sizes,
+        qkv_bias=bias,
+        o_bias=bias,
+        query_key=(outer,),
+        position=rotary(cfg, sizes.head_dim, theta=5e5),
+        mlp=replace(mlp, norms=(inner,)),
+        eps=1e-5,
+    )
+
+
 def apertus(cfg: Config, name: str) -> ModelSpec:
     """Apertus: xIELU, an activation with two trained numbers a layer, and norms on the heads of q and k."""
     sizes = read_sizes(cfg)
@@ -77,4 +100,4 @@ def apertus(cfg: Config, name: str) -> ModelSpec:
     return decoder(cfg, name, layers=[layer] * sizes.layers, final_norm=final)
 
 
-ADAPTERS = {"nemotron": nemotron, "jais2": jais2, "apertus": apertus}
+ADAPTERS = {"nemotron": nemotron, "jais2": jais2, "apertus": apertus, "bitnet": bitnet}
