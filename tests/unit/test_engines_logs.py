@@ -69,7 +69,7 @@ FAILURES = {
     "L075": "max seq len (29000) is larger than the maximum number of tokens",
     "L080": "max seq len (131072) is larger than the maximum number of tokens",
     "L098": "needs 23.25 GiB of KV cache, larger than the available 22.50 GiB",
-    "L101": "max seq len (16000) is larger than the maximum number of tokens that can be stored in KV cache (2368)",
+    "L101": "larger than the maximum number of tokens that can be stored in KV cache (2368)",
 }
 
 

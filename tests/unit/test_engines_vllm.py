@@ -138,7 +138,7 @@ def test_a_window_needs_its_tokens_and_the_batch_in_flight() -> None:
     assert old.cache is not None
     assert new.cache is not None
     block = old.cache.bytes_per_block
-    # (1024 - 1 + 8192) / 16 = 575.9 -> 576 + 1; two batches in flight since 0.26: (1023 + 16384) / 16 -> 1088 + 1
+    # (1023 + 8192) / 16 -> 576 + 1 blocks; two batches in flight since 0.26: (1023 + 16384) / 16 -> 1088 + 1
     assert old.cache.minimum_bytes == (8192 + 6 * 577) * block
     assert new.cache.minimum_bytes == (8192 + 6 * 1089) * block
 
@@ -154,7 +154,7 @@ def test_the_printed_size_by_version() -> None:
 
 
 def test_attention_blocks_grow_to_the_state() -> None:
-    """Qwen3.5-35B: the state is 32 x 128 x 128 x 4 B + 8192 x 3 x 2 B; a token of a layer is 2 x 2 x 256 x 2 B."""
+    """Qwen3.5-35B: a state of 32 x 128 x 128 x 4 B + 8192 x 3 x 2 B; 2 x 2 x 256 x 2 B a token of a layer."""
     ledger = vllm("Qwen/Qwen3.5-35B-A3B", memory=int(200 * GIB), max_model_len=262_144)
     state = 32 * 128 * 128 * 4 + 8192 * 3 * 2
     assert ledger.cache is not None
@@ -167,7 +167,7 @@ def test_attention_blocks_grow_to_the_state() -> None:
 
 
 def test_cached_state_prefixes_take_a_second_block() -> None:
-    """Two logs of Qwen3.6-35B with an fp8 cache: 10 layers x 2096 tokens x 1024 B a block, 63 + 3 x 2 blocks."""
+    """Two logs of Qwen3.6-35B, fp8 cache: 10 layers x 2096 tokens x 1024 B a block, 63 + 3 x 2 blocks."""
     for pool, tokens in ((6.01, 569_878), (5.98, 567_978)):
         ledger = vllm(
             "Qwen/Qwen3.5-35B-A3B",
@@ -357,5 +357,5 @@ def test_free_form_models_have_no_layers_to_lay_out() -> None:
                 context=1,
                 kv_dtype="bf16",
                 capacity_bytes=None,
-            )  # fmt: skip
+            )
         )

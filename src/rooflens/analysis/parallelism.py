@@ -27,7 +27,6 @@ from rooflens.models.spec import (
     Recurrent,
 )
 
-
 # Engines pad the vocabulary to a multiple of this before they cut it.
 VOCABULARY_PADDING = 64
 
