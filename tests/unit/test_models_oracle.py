@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,15 @@ def test_every_layer_names_its_tensors(row: dict[str, str]) -> None:
     spec = spec_of(row)
     names = [name for name, _ in checkpoint_tensors(spec)]
     assert len(names) == len(set(names))
+
+
+PUBLISHED = read_json_object(DATA / "published_sizes.json", what="published sizes")["models"]
+
+
+@pytest.mark.parametrize("entry", PUBLISHED, ids=lambda entry: entry["model"])
+def test_parameters_equal_the_published_number(entry: dict[str, Any]) -> None:
+    spec = read_spec({**entry["config"], "torch_dtype": "bfloat16"}, name=entry["model"])
+    assert count_parameters(spec).total == entry["parameters"]
 
 
 # Figures published by the vendors of models whose configs were rebuilt from other files.
