@@ -113,6 +113,10 @@ def test_a_config_is_downloaded_once(hub: Hub) -> None:
 def test_a_revision_is_asked_for(hub: Hub) -> None:
     assert read_model(f"{REPO}@v1").name == REPO
     assert any("/revision/v1" in line for line in hub.log)
+    clear_model_cache()
+    asked = len(hub.log)
+    assert read_model(f"https://huggingface.co/{REPO}/tree/v1").name == REPO
+    assert any("/revision/v1" in line for line in hub.log[asked:])
     with pytest.raises(NotFoundError, match="no revision 'v2'"):
         read_model(f"{REPO}@v2")
 

@@ -127,6 +127,11 @@ def test_a_copy_that_is_not_the_published_file_says_so() -> None:
     assert not any("bundled config" in note for note in read_model("Qwen/Qwen3-0.6B").notes)
 
 
+@pytest.mark.parametrize("tail", ["", "/", "/tree/main", "/blob/main/config.json"])
+def test_the_address_of_a_models_page(tail: str) -> None:
+    assert read_model(f"https://huggingface.co/Qwen/Qwen3-0.6B{tail}") is read_model("Qwen/Qwen3-0.6B")
+
+
 def test_bare_names() -> None:
     assert bare_names("meta-llama/Meta-Llama-3.1-8B-hf") == (
         "Meta-Llama-3.1-8B-hf",

@@ -20,6 +20,9 @@ from rooflens.models.spec import ModelSpec
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?")
+_HUB_PAGE = re.compile(
+    r"https?://(?:www\.)?huggingface\.co/([^/\s]+/[^/\s]+?)(?:/(?:tree|blob)/([^/\s]+)\S*)?/?"
+)
 _CHECKPOINT_READER = "rooflens.models.checkpoint_model"
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | ModelSpec
@@ -41,6 +44,9 @@ def read_model(source: Source) -> ModelSpec:
     if isinstance(source, Mapping):
         return read_spec(source, name=_own_name(source))
     text = os.fspath(source)
+    page = _HUB_PAGE.fullmatch(text.strip())
+    if page is not None:  # the address of a model's page, as copied from a browser
+        text = page[1] if page[2] in (None, "main") else f"{page[1]}@{page[2]}"
     if not text.strip():
         raise InputError("the model has no name", allowed="a bundled name, a path, or OWNER/NAME on the Hub")
     path = Path(text).expanduser()

@@ -99,8 +99,10 @@ class Norm:
     """A normalisation over ``size`` features; ``offset`` is added to the stored weight (Gemma: 1).
 
     Its place in the layer is its name: ``attention_norm`` and ``mlp_norm`` act on the input of the block,
-    ``post_attention_norm`` and ``post_mlp_norm`` on its output before the residual is added. ``groups``
-    counts the weight vectors where every head has its own (Cohere, StableLM); each group is normalised
+    ``post_attention_norm`` and ``post_mlp_norm`` on its output before the residual is added,
+    ``attention_residual_norm`` and ``mlp_residual_norm`` on the sum after it (OPT 350M). Inside a block
+    ``q_norm`` and ``k_norm`` act on heads, ``o_proj_norm`` and ``down_proj_norm`` on that matrix's input
+    (BitNet). ``groups`` counts the weight vectors where every head has its own (Cohere, StableLM); each group is normalised
     by itself. ``{h}`` in ``source`` stands for the head's number. ``borrowed`` as for a Linear.
     """
 
