@@ -102,8 +102,9 @@ class Norm:
     ``post_attention_norm`` and ``post_mlp_norm`` on its output before the residual is added,
     ``attention_residual_norm`` and ``mlp_residual_norm`` on the sum after it (OPT 350M). Inside a block
     ``q_norm`` and ``k_norm`` act on heads, ``o_proj_norm`` and ``down_proj_norm`` on that matrix's input
-    (BitNet). ``groups`` counts the weight vectors where every head has its own (Cohere, StableLM); each group is normalised
-    by itself. ``{h}`` in ``source`` stands for the head's number. ``borrowed`` as for a Linear.
+    (BitNet). ``groups`` counts the weight vectors where every head has its own (Cohere, StableLM); each
+    group is normalised by itself. ``{h}`` in ``source`` stands for the head's number. ``borrowed`` as for
+    a Linear.
     """
 
     name: str
