@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflens.analysis.engines import ENGINES, rules_for
 from rooflens.analysis.engines.block_groups import plan_blocks
+from rooflens.analysis.engines.compressed_groups import plan_compressed
 from rooflens.analysis.engines.layer_caches import LayerCache, fixed_bytes
 from rooflens.analysis.engines.vllm_profile import profile_peak, rotary_table_bytes
 from rooflens.analysis.engines.vllm_versions import capture_sizes, token_budget, vllm_rules
 from rooflens.analysis.ledger import Ledger, LedgerInput, bare_ledger
 from rooflens.analysis.parallelism import Layout, rank_specs
 from rooflens.errors import InputError, UnsupportedError
+from rooflens.models.bundled import find_bundled
 from rooflens.models.free_form import dense
 from rooflens.models.read import read_model
+from rooflens.models.spec import ModelSpec
 from rooflens.units import GIB, MIB
 
 H100 = int(79.19 * GIB)
@@ -359,3 +364,46 @@ def test_free_form_models_have_no_layers_to_lay_out() -> None:
                 capacity_bytes=None,
             )
         )
+
+
+def flash() -> ModelSpec:
+    """DeepSeek-V4-Flash's layers: 43, of them 21 with the fine ratio and 20 with the coarse one."""
+    bundled = find_bundled("deepseek-ai/DeepSeek-V4-Pro")
+    assert bundled is not None
+    fields = json.loads((bundled.directory / "config.json").read_text())
+    ratios = [0, 0, *([4, 128] * 20), 4, 0]
+    return read_model({**fields, "num_hidden_layers": 43, "compress_ratios": ratios})
+
+
+def test_compressed_attention_is_packed() -> None:
+    """An error of 0.22 names 6.66 GiB for V4-Flash at 30,000 tokens, and 13,528 tokens for 5.44 GiB."""
+    layout = plan_compressed((flash(),), rules=vllm_rules("0.22.0"), kv_dtype="fp8", batched_tokens=16_384)
+    # Pages of 256 tokens, in multiples of 576 B: 64 x 132 B of index keys, 64 x 584 B and 2 x 584 B of entries
+    index, fine, coarse = 15 * 576, 65 * 576, 3 * 576
+    assert (index, fine, coarse) == (8640, 37_440, 1728)
+    # 22 slots pad 21, 43, 21 and 20 least; 43 windowed layers make two groups
+    assert layout.need_block_bytes == 22 * (index + fine + coarse)
+    assert layout.stage_block_bytes == (21 * index + 22 * fine + 20 * coarse,)
+    # 30000 / 256; 2 x (127 + 16384) / 64 + 1; (7 + 16384) / 4 + 1; (127 + 16384) / 8 + 1, each rounded up
+    assert layout.blocks(30_000) == 118 + 2 * 259 + 4099 + 2065
+    assert layout.need_bytes(30_000, stage=0) / GIB == pytest.approx(6.66, abs=0.005)
+    fits = [n for n in (13_500, 13_528, 13_560) if layout.need_bytes(n, stage=0) <= 5.445 * GIB]
+    assert fits == [13_500, 13_528]
+
+
+def test_compressed_attention_in_the_ledger() -> None:
+    ledger = vllm(
+        "deepseek-ai/DeepSeek-V4-Pro", tp=8, memory=int(280 * GIB), kv_dtype="fp8", max_model_len=65_536
+    )
+    assert ledger.cache is not None
+    assert "0.24.0" in ledger.cache.layout
+    assert {group.kind for group in ledger.cache.groups} == {"compressed", "sliding", "compressor"}
+    assert ledger.fits
+    assert ledger.cache.allocated_bytes > ledger.cache.logical_bytes
+    staged = vllm("deepseek-ai/DeepSeek-V4-Pro", tp=4, pp=2, memory=int(280 * GIB), kv_dtype="fp8")
+    assert staged.cache is not None
+    assert staged.cache.bytes_per_block is not None
+    assert ledger.cache.bytes_per_block is not None
+    assert staged.cache.bytes_per_block < ledger.cache.bytes_per_block
+    with pytest.raises(UnsupportedError, match="no compressed attention"):
+        vllm("deepseek-ai/DeepSeek-V4-Pro", tp=8, engine_version="0.19.0")

@@ -43,6 +43,11 @@ class BlockLayout:
     stage_block_bytes: tuple[int, ...]
     in_flight_tokens: int
     state_blocks: str  # one: a single state per sequence; two: with a copy to share; every: one a block
+    need_block_bytes: int | None = None  # bytes that start-up charges a block, where not those it takes
+
+    def need_bytes(self, tokens: int, *, stage: int) -> int:
+        """Bytes of cache that one request of ``tokens`` must find on a stage."""
+        return self.blocks(tokens) * (self.need_block_bytes or self.stage_block_bytes[stage])
 
     def group_blocks(self, group: BlockGroup, tokens: int) -> int:
         """Blocks that one sequence of ``tokens`` may hold in this group."""
@@ -51,7 +56,7 @@ class BlockLayout:
             return {"one": 1, "two": 2}.get(self.state_blocks, _ceil(tokens, block))
         if cache.kind == "cross":
             return _ceil(cache.window or 0, block)
-        if cache.kind == "sliding":
+        if cache.kind in ("sliding", "compressor"):
             # A window may begin inside a block: one more than its tokens fill.
             return _ceil(min((cache.window or 0) - 1 + self.in_flight_tokens, tokens), block) + 1
         if cache.kind == "chunked":

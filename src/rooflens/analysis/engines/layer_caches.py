@@ -38,7 +38,8 @@ class LayerCache:
     state_bytes: int = 0
 
 
-def _indexer_bytes(key_dim: int) -> int:
+def indexer_bytes(key_dim: int) -> int:
+    """Bytes of one cached indexer key with its scales; 0 without an indexer."""
     return key_dim + ceil(key_dim / INDEXER_SCALE_GROUP) * INDEXER_SCALE_BYTES if key_dim else 0
 
 
@@ -58,12 +59,12 @@ def mixer_cache(mixer: Mixer, spec: ModelSpec, *, kv_dtype: str) -> LayerCache |
             next="use --engine none for the bytes that the model itself needs",
         )
     if isinstance(mixer, LatentAttention):
-        key = _indexer_bytes(mixer.indexer_key_dim) if mixer.indexer_cached else 0
+        key = indexer_bytes(mixer.indexer_key_dim) if mixer.indexer_cached else 0
         return LayerCache("mla", ceil(mixer.latent_dim * element) + key)
     elements = mixer.kv_elements_per_token - mixer.indexer_key_dim
     if elements <= 0:
         return None
-    token_bytes = ceil(elements * element) + _indexer_bytes(mixer.indexer_key_dim)
+    token_bytes = ceil(elements * element) + indexer_bytes(mixer.indexer_key_dim)
     if mixer.kind is MixerKind.CROSS:
         return LayerCache("cross", token_bytes, mixer.cross_tokens)
     return LayerCache(mixer.kind.value, token_bytes, mixer.window)

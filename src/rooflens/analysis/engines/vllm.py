@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from rooflens.analysis.engines.block_groups import BlockLayout, plan_blocks
+from rooflens.analysis.engines.compressed_groups import is_compressed, plan_compressed
 from rooflens.analysis.engines.layer_caches import fixed_bytes, growth_bytes_per_token, logical_bytes
 from rooflens.analysis.engines.vllm_settings import (
     PADDED_LATENT_HEAD,
@@ -39,13 +40,22 @@ def vllm_ledger(given: LedgerInput) -> Ledger:
         )
     settings = resolve_settings(given)
     stages = tuple(stage_memory(given, settings, number) for number in range(len(given.stages)))
-    layout = plan_blocks(
-        tuple(stage_caches(stage, settings) for stage in given.stages),
-        rules=settings.rules,
-        block_tokens=given.block_size,
-        batched_tokens=settings.batched_tokens,
-        state_blocks=settings.state_blocks,
-    )
+    layout: BlockLayout | None
+    if is_compressed(given.spec):
+        layout = plan_compressed(
+            given.stages,
+            rules=settings.rules,
+            kv_dtype=settings.kv_dtype,
+            batched_tokens=settings.batched_tokens,
+        )
+    else:
+        layout = plan_blocks(
+            tuple(stage_caches(stage, settings) for stage in given.stages),
+            rules=settings.rules,
+            block_tokens=given.block_size,
+            batched_tokens=settings.batched_tokens,
+            state_blocks=settings.state_blocks,
+        )
     return _Sizing(given, settings, stages, layout).ledger()
 
 
@@ -160,7 +170,7 @@ class _Sizing:
             growth_bytes_per_token=growth,
             logical_bytes=logical,
             allocated_bytes=layout.blocks(asked) * block_bytes,
-            minimum_bytes=layout.blocks(settings.max_model_len) * block_bytes,
+            minimum_bytes=layout.need_bytes(settings.max_model_len, stage=number),
             groups=groups,
             blocks=self.blocks(number),
             bytes_per_block=block_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflens.analysis.engines.compressed_groups import ASSUMED_VERSION, is_compressed
 from rooflens.analysis.engines.layer_caches import (
     LayerCache,
     layer_caches,
@@ -75,7 +76,8 @@ class StageMemory:
 
 def resolve_settings(given: LedgerInput) -> Settings:
     """Fill what was not asked with the defaults of the version and of the device's size."""
-    rules = vllm_rules(given.engine_version)
+    assumed = ASSUMED_VERSION if is_compressed(given.spec) else None
+    rules = vllm_rules(given.engine_version or assumed)
     total = given.reported_bytes or given.capacity_bytes
     length = longest_length(given)
     batched = given.max_batched_tokens or token_budget(

@@ -53,6 +53,7 @@ class VllmRules:
     """
 
     version: str
+    release: tuple[int, int]
     v1: bool
     utilization: float
     hybrid: bool
@@ -100,10 +101,11 @@ def vllm_rules(text: str | None) -> VllmRules:
     An unnamed version reports its size in tokens as every release since 0.20.1 prints it.
     """
     numbers, engine = parse_version(text or DEFAULT_VERSION)
-    minor = numbers[:2]
+    minor = (numbers[0], numbers[1])
     v1 = minor >= (0, 8) if engine is None else engine
     return VllmRules(
         version=text or DEFAULT_VERSION,
+        release=minor,
         v1=v1,
         utilization=0.92 if minor >= (0, 20) else 0.9,
         hybrid=v1 and minor >= (0, 10),
@@ -131,15 +133,14 @@ _LOGS_019 = "start-up logs of 0.19.0 on H100 (llm-d-planner, 2026-04)"
 
 def non_torch(rules: VllmRules, *, tp: int, pp: int) -> Constant:
     """Device memory outside torch's allocator that the engine counts: libraries, NCCL, custom all-reduce."""
-    minor = parse_version(rules.version)[0][:2]
     if tp == 1:
         # A pipeline's NCCL is set up before the engine takes its baseline, so little is left to count.
         if pp > 1:
             return _gib(0.05, 0.07, 0.3, _LOGS_019)
-        if minor >= (0, 12):
+        if rules.release >= (0, 12):
             return _gib(0.1, 0.25, 0.4, _LOGS_019)
         return _gib(0.1, 0.13 if rules.v1 else 0.35, 0.4, "logs of 0.6.x and 0.11.0")
-    if minor >= (0, 12):
+    if rules.release >= (0, 12):
         return _gib(0.5, 2.1, 2.3, _LOGS_019)
     if rules.v1:
         return _gib(0.3, 0.55, 2.3, "logs of 0.11.0, tp 2")

@@ -84,9 +84,10 @@ def notes(
         f"{gib(report.minimum_bytes)} of it"
     ]
     if given.engine_version is None:
+        later = "; from 0.20 on CUDA graphs are paid from the pool and the default utilization is 0.92"
         said.append(
-            f"memory rules of vLLM {rules.version}; from 0.20 on CUDA graphs are paid from the pool and the "
-            "default utilization is 0.92: name the engine version for another"
+            f"memory rules of vLLM {rules.version}{'' if rules.counts_graphs else later}: name the engine "
+            "version for another"
         )
     if given.reported_bytes is None and given.capacity_bytes is not None:
         said.append("what the driver reports is not known: utilization is taken of the memory as sold")
