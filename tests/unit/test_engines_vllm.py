@@ -378,7 +378,7 @@ def flash() -> ModelSpec:
 def test_compressed_attention_is_packed() -> None:
     """An error of 0.22 names 6.66 GiB for V4-Flash at 30,000 tokens, and 13,528 tokens for 5.44 GiB."""
     layout = plan_compressed((flash(),), rules=vllm_rules("0.22.0"), kv_dtype="fp8", batched_tokens=16_384)
-    # Pages of 256 tokens, in multiples of 576 B: 64 x 132 B of index keys, 64 x 584 B and 2 x 584 B of entries
+    # Pages of 256 tokens in multiples of 576 B: 64 x 132 B of index keys, 64 x 584 and 2 x 584 B of entries
     index, fine, coarse = 15 * 576, 65 * 576, 3 * 576
     assert (index, fine, coarse) == (8640, 37_440, 1728)
     # 22 slots pad 21, 43, 21 and 20 least; 43 windowed layers make two groups

@@ -67,11 +67,6 @@ class BlockLayout:
         """Blocks that one sequence of ``tokens`` may hold in all groups together."""
         return sum(self.group_blocks(group, tokens) for group in self.groups)
 
-    @property
-    def smallest_block_tokens(self) -> int:
-        """Tokens of the smallest block."""
-        return min(group.block_tokens for group in self.groups)
-
 
 def _ceil(tokens: int, block: int) -> int:
     return -(-tokens // block)

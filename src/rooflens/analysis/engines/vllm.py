@@ -179,8 +179,9 @@ class _Sizing:
     def layout_words(self, layout: BlockLayout) -> str:
         """The layout in one line, with what it assumes of latent attention."""
         rules = self.settings.rules
-        words = f"vLLM {rules.version} ({'V1' if rules.v1 else 'V0'}): blocks of "
-        words += f"{layout.smallest_block_tokens} tokens"
+        sizes = sorted({group.block_tokens for group in layout.groups})
+        words = f"vLLM {rules.version} ({'V1' if rules.v1 else 'V0'}): blocks of {sizes[0]}"
+        words += f" to {sizes[-1]} tokens" if len(sizes) > 1 else " tokens"
         if len(layout.groups) > 1:
             words += f", {len(layout.groups)} groups"
         if any(isinstance(m, LatentAttention) for layer in self.given.spec.layers for m in layer.mixers):
