@@ -77,7 +77,8 @@ def forward_elements(stage: ModelSpec, *, residual_vectors: int) -> int:
     """Elements per token at the widest point of a layer.
 
     A gated feed-forward has gate and up (2 x intermediate) and their product (1 x) alive beside
-    ``residual_vectors`` hidden vectors: input, residual, normed input, and the block's output.
+    ``residual_vectors`` hidden vectors (input, residual, normed input, output; their number is inferred
+    from logs: 4 compiled, 3 eager).
     """
     hidden = stage.hidden_size
     inside = max(

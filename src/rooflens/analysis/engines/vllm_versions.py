@@ -18,7 +18,8 @@ DEFAULT_VERSION = "0.19.0"
 NEWEST_READ = (0, 33)
 
 # Bytes per logit while the sampler is profiled: bf16 logits 2, fp32 logits 4, probabilities 4, noise 4.
-# Sorting adds the sorted values 4, their indices 8 and the sort's own copies of both, 12.
+# With sorting it is 38, inferred from two logs of 0.11.0; the tensors that would make it up are the logits 6,
+# sorted values and indices 12, the sort's copies of both 12 and its index buffer 8.
 FUSED_SAMPLER_LOGIT_BYTES = 14
 SORTING_SAMPLER_LOGIT_BYTES = 38
 # fp32 rows that the masking kernel keeps, one per streaming multiprocessor (H100: 132).
@@ -139,7 +140,9 @@ def non_torch(rules: VllmRules, *, tp: int, pp: int) -> Constant:
             return _gib(0.05, 0.07, 0.3, _LOGS_019)
         if rules.release >= (0, 12):
             return _gib(0.1, 0.25, 0.4, _LOGS_019)
-        return _gib(0.1, 0.13 if rules.v1 else 0.35, 0.4, "logs of 0.6.x and 0.11.0")
+        if rules.v1:
+            return _gib(0.1, 0.13, 0.4, "log of 0.11.0 on H100")
+        return _gib(0.1, 0.35, 1.8, "logs of 0.6.4 on RTX 3090 and of 0.6.5 on H100")
     if rules.release >= (0, 12):
         return _gib(0.5, 2.1, 2.3, _LOGS_019)
     if rules.v1:
