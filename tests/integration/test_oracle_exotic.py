@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exotic_models import CASES, Shapes
+from exotic_models import CASES
+from exotic_multimodal import Shapes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5.24")

@@ -17,7 +17,7 @@ from rooflens.analysis.costs import (
     linear_cost,
     recurrent_cost,
 )
-from rooflens.analysis.numeric import Quantity
+from rooflens.analysis.numeric import Quantity, where_positive
 from rooflens.models.accounting import embedding_bytes, linear_bytes, tensor_bytes, weights_bytes
 from rooflens.models.formats.base import dtype_bytes
 from rooflens.models.formats.kv import kv_element_bytes
@@ -34,6 +34,9 @@ from rooflens.models.spec import (
     Norm,
     Parameter,
 )
+
+# The linear of a cross-attention mixer that runs over what is attended to, not over the text.
+CROSS_KV = "kv_proj"
 
 
 class Phase(Enum):
@@ -133,7 +136,12 @@ class _Builder:
     def mixer(self, prefix: str, mixer: Mixer) -> None:
         step, tokens = self.step, self.step.tokens
         for linear in mixer.linears:
-            self.linear(f"{prefix}.{linear.name}", linear, tokens)
+            own = tokens
+            if isinstance(mixer, Attention) and mixer.cross_tokens is not None and linear.name == CROSS_KV:
+                # Keys and values of an image or an encoder's output are made once, with the first tokens.
+                memory = step.sequences * mixer.cross_tokens
+                own = memory - where_positive(step.context, memory)
+            self.linear(f"{prefix}.{linear.name}", linear, own)
         for norm in mixer.norms:
             heads = 1
             if isinstance(mixer, Attention) and norm.size == mixer.head_dim:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rooflens.models.families.config import Config
 from rooflens.models.families.nested import with_defaults
-from rooflens.models.families.vision import matrix
+from rooflens.models.families.vision import encoder_layer, layer_norm, matrix
 
 _CONV_3X3 = 9
 
@@ -56,3 +56,38 @@ def gemma4(cfg: Config) -> int:
     front += matrix(first // 4 * second, hidden, bias=False)
     layer = _conformer_layer(hidden, cfg.size("num_attention_heads"), cfg.size("conv_kernel_size"))
     return int(front) + cfg.layers("num_hidden_layers") * layer + matrix(hidden, cfg.size("output_proj_dims"))
+
+
+def whisper_like(cfg: Config) -> int:
+    """The encoder of Whisper without its position table: two convolutions, layers, a last norm."""
+    hidden = cfg.size("d_model", default=1280)
+    layers = cfg.layers("encoder_layers") if cfg.get("encoder_layers") is not None else 32
+    wide, bins = cfg.size("encoder_ffn_dim", default=5120), cfg.size("num_mel_bins", default=128)
+    # The key projection has no bias.
+    layer = encoder_layer(hidden, wide) - hidden
+    return matrix(3 * bins, hidden) + matrix(3 * hidden, hidden) + layers * layer + layer_norm(hidden)
+
+
+def qwen2_audio(cfg: Config) -> int:
+    """Qwen2-Audio's encoder: Whisper's, with its table of sinusoids counted as weights."""
+    positions = cfg.size("max_source_positions", default=1500)
+    return whisper_like(cfg) + positions * cfg.size("d_model", default=1280)
+
+
+def qwen2_5_omni(cfg: Config) -> int:
+    """Qwen2.5-Omni's encoder, with two marker embeddings and the projection to the language model."""
+    hidden, out = cfg.size("d_model", default=1280), cfg.size("output_dim", default=3584)
+    return whisper_like(cfg) + 2 * out + matrix(hidden, out)
+
+
+def qwen3_omni(cfg: Config) -> int:
+    """Qwen3-Omni's encoder: three strided convolutions over the spectrum, two projections behind."""
+    hidden, out = cfg.size("d_model", default=1280), cfg.size("output_dim", default=3584)
+    channels, bins = cfg.size("downsample_hidden_size", default=480), cfg.size("num_mel_bins", default=128)
+    layers = cfg.layers("encoder_layers") if cfg.get("encoder_layers") is not None else 32
+    for _ in range(3):
+        bins = (bins + 1) // 2
+    front = matrix(_CONV_3X3, channels) + 2 * matrix(_CONV_3X3 * channels, channels)
+    front += matrix(channels * bins, hidden, bias=False)
+    layer = encoder_layer(hidden, cfg.size("encoder_ffn_dim", default=5120))
+    return front + layers * layer + layer_norm(hidden) + matrix(hidden, hidden) + matrix(hidden, out)

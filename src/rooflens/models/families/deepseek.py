@@ -24,6 +24,7 @@ from rooflens.models.families.common import (
 )
 from rooflens.models.families.config import Config
 from rooflens.models.families.nested import with_defaults
+from rooflens.models.families.stack import pre_norms, read_sizes
 from rooflens.models.spec import (
     Component,
     DenseMlp,
@@ -155,14 +156,6 @@ def sparse_layers(cfg: Config, layers: int) -> list[bool]:
     return [index >= first and index % every == 0 for index in range(layers)]
 
 
-def block_norms(hidden: int, eps: float) -> tuple[Norm, Norm]:
-    """The two norms of a pre-norm layer."""
-    return (
-        norm("attention_norm", hidden, "input_layernorm", eps=eps),
-        norm("mlp_norm", hidden, "post_attention_layernorm", eps=eps),
-    )
-
-
 def mtp_component(layer: Layer, *, hidden: int, count: int) -> tuple[Component, ...]:
     """``count`` next-token prediction layers: a full layer, two input norms, their projection, a norm.
 
@@ -195,7 +188,7 @@ def latent_decoder(
             bias=cfg.flag("mlp_bias", default=False),
         )
     moe = routed_experts(cfg, hidden) if any(sparse) else None
-    norms = block_norms(hidden, eps)
+    norms = pre_norms(hidden, eps=eps)
     layers = [
         Layer((attentions[kind],), moe if is_sparse else dense, norms)
         for kind, is_sparse in zip(kinds, sparse, strict=True)
@@ -236,7 +229,27 @@ def deepseek_v32(cfg: Config, name: str) -> ModelSpec:
     return latent_decoder(cfg, name, indexers=["full"] * cfg.layers("num_hidden_layers"))
 
 
+def deepseek(cfg: Config, name: str) -> ModelSpec:
+    """DeepSeekMoE, and the tiny DeepSeek-VL2's language model: V2's experts with multi-head attention."""
+    cfg = with_defaults(cfg, topk_method="greedy")
+    sizes = read_sizes(cfg)
+    hidden, eps = sizes.hidden, cfg.number("rms_norm_eps", default=1e-6)
+    bias = cfg.flag("attention_bias", default=False)
+    mixer = sizes.attention(rotary(cfg, sizes.head_dim), qkv_bias=bias, o_bias=bias)
+    sparse = sparse_layers(cfg, sizes.layers)
+    dense, experts = sizes.gated(cfg), routed_experts(cfg, hidden) if any(sparse) else None
+    norms = pre_norms(hidden, eps=eps)
+    spec = decoder(
+        cfg,
+        name,
+        layers=[Layer((mixer,), experts if is_sparse else dense, norms) for is_sparse in sparse],
+        final_norm=norm("final_norm", hidden, "model.norm", eps=eps),
+    )
+    return with_notes(spec, cfg)
+
+
 ADAPTERS = {
+    "deepseek": deepseek,
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
     "deepseek_v32": deepseek_v32,

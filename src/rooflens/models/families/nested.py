@@ -70,7 +70,9 @@ def language_model(cfg: Config, name: str, model_type: str) -> ModelSpec:
 def _renamed(source: str, model: str, head: str) -> str:
     if source.startswith("model."):
         return model + source.removeprefix("model.")
-    return head + source.removeprefix("lm_head") if source.startswith("lm_head") else source
+    if source.startswith("lm_head"):
+        return head + source.removeprefix("lm_head")
+    return head.removesuffix("lm_head") + source
 
 
 def rebase(spec: ModelSpec, *, model: str, head: str = "lm_head") -> ModelSpec:

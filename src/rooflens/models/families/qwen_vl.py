@@ -1,12 +1,15 @@
-"""Qwen's multimodal models: a language model of the Qwen families with image (and audio) towers."""
+"""Qwen's and GLM's multimodal models: their language models with image (and audio) towers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from rooflens.models.families import audio
 from rooflens.models.families.config import Config
 from rooflens.models.families.nested import language_model, text_config, wrapped
+from rooflens.models.families.vision import glm4v as glm4v_tower
+from rooflens.models.families.vision import matrix
 from rooflens.models.families.vision import qwen2_5_vl as qwen2_5_tower
 from rooflens.models.families.vision import qwen2_vl as qwen2_tower
 from rooflens.models.families.vision import qwen3_vl as qwen3_tower
@@ -55,11 +58,65 @@ def qwen3_vl_moe(cfg: Config, name: str) -> ModelSpec:
     return replace(spec, layers=tuple(_stacked(layer) for layer in spec.layers))
 
 
+def _omni(
+    model_type: str, images: Tower, sound: Callable[[Config], int]
+) -> Callable[[Config, str], ModelSpec]:
+    """The adapter of an Omni model: its thinker, which reads and writes text; speech output is left out."""
+
+    def read(cfg: Config, name: str) -> ModelSpec:
+        nested = cfg.section("thinker_config")
+        thinker = nested or cfg
+        spec = language_model(text_config(thinker, required=False), name, model_type)
+        components = towers(thinker, images)
+        section = thinker.section("audio_config")
+        if section is not None:
+            components.append(Component("audio_tower", "audio", sound(section)))
+        if cfg.section("talker_config") is not None:
+            cfg.note("the talker and the waveform decoder, which make speech, are not counted")
+        outer = "thinker." if nested is not None else ""
+        return wrapped(spec, cfg, components=components, model=f"{outer}model.", head=f"{outer}lm_head")
+
+    return read
+
+
+def qwen2_audio(cfg: Config, name: str) -> ModelSpec:
+    """Qwen2-Audio: Qwen2 behind a Whisper encoder."""
+    spec = language_model(text_config(cfg), name, "qwen2")
+    section = cfg.section("audio_config")
+    components: list[Component] = []
+    if section is not None:
+        width = section.size("d_model", default=1280)
+        components = [
+            Component("audio_tower", "audio", audio.qwen2_audio(section)),
+            Component("multi_modal_projector", "projector", matrix(width, spec.hidden_size)),
+        ]
+    return wrapped(
+        spec, cfg, components=components, model="language_model.model.", head="language_model.lm_head"
+    )
+
+
+def glm4v(cfg: Config, name: str) -> ModelSpec:
+    """GLM-4.1V: GLM-4 with heads that divide the hidden size."""
+    text = text_config(cfg, required=False)
+    heads = text.size("num_attention_heads")
+    text = Config({"head_dim": text.size("hidden_size") // heads, **text.fields}, where=text.where)
+    text.notes = cfg.notes
+    spec = language_model(text, name, "glm4")
+    return wrapped(spec, cfg, components=towers(cfg, glm4v_tower), model="model.language_model.")
+
+
 ADAPTERS = {
     "qwen2_vl": _adapter("qwen2", qwen2_tower, model="model."),
     "qwen2_5_vl": _adapter("qwen2", qwen2_5_tower, model="model."),
     "qwen3_vl": _adapter("qwen3", qwen3_tower, model="model.language_model."),
     "qwen3_vl_moe": qwen3_vl_moe,
+    "qwen2_5_omni": _omni("qwen2", qwen2_5_tower, audio.qwen2_5_omni),
+    "qwen2_5_omni_thinker": _omni("qwen2", qwen2_5_tower, audio.qwen2_5_omni),
+    "qwen3_omni_moe": _omni("qwen3_moe", qwen3_tower, audio.qwen3_omni),
+    "qwen3_omni_moe_thinker": _omni("qwen3_moe", qwen3_tower, audio.qwen3_omni),
+    "qwen2_audio": qwen2_audio,
+    "glm4v": glm4v,
+    "glm4v_moe": _adapter("glm4_moe", glm4v_tower, model="model.language_model."),
     "qwen3_5": _adapter("qwen3_5_text", qwen3_tower, model="model.language_model."),
     "qwen3_5_moe": _adapter("qwen3_5_moe_text", qwen3_tower, model="model.language_model."),
 }

@@ -6,7 +6,7 @@ transformers, checked against it model by model in the tests.
 
 from __future__ import annotations
 
-from rooflens.errors import InputError
+from rooflens.errors import InputError, UnsupportedError
 from rooflens.models.families.config import Config
 from rooflens.models.families.nested import with_defaults
 
@@ -134,3 +134,90 @@ def gemma4(cfg: Config) -> int:
     layer = attention + 3 * hidden * cfg.size("intermediate_size") + 4 * hidden
     positions = 2 * cfg.size("position_embedding_size", default=10240) * hidden
     return patches(cfg, hidden, bias=False) + positions + cfg.layers("num_hidden_layers") * layer
+
+
+def siglip2(cfg: Config) -> int:
+    """SigLIP 2 for images of any shape: as SigLIP, with a table of ``num_patches`` positions."""
+    cfg = with_defaults(cfg, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, patch_size=16)
+    hidden, wide = cfg.size("hidden_size"), cfg.size("intermediate_size")
+    tower = (
+        patches(cfg, hidden, bias=True) + cfg.size("num_patches", default=256) * hidden + layer_norm(hidden)
+    )
+    tower += cfg.layers("num_hidden_layers") * encoder_layer(hidden, wide)
+    if cfg.flag("vision_use_head", default=True):
+        tower += hidden + encoder_layer(hidden, wide) - layer_norm(hidden)
+    return tower
+
+
+def idefics3(cfg: Config) -> int:
+    """The SigLIP tower of Idefics 3 and SmolVLM, without a pooling head."""
+    cfg = with_defaults(cfg, hidden_size=1152, intermediate_size=3072, num_hidden_layers=12, patch_size=32)
+    return siglip(Config({**cfg.fields, "vision_use_head": False}, where=cfg.where))
+
+
+def pixtral(cfg: Config) -> int:
+    """Pixtral: RMS norms, a gated MLP, no biases, rotary positions."""
+    cfg = with_defaults(cfg, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, patch_size=16)
+    hidden = cfg.size("hidden_size")
+    layer = encoder_layer(hidden, cfg.size("intermediate_size"), bias=False, gated=True, norm=hidden)
+    return patches(cfg, hidden, bias=False) + hidden + cfg.layers("num_hidden_layers") * layer
+
+
+def intern_vit(cfg: Config) -> int:
+    """InternViT, in its own form and in that of transformers: a scale per feature after each block."""
+    cfg = with_defaults(
+        cfg, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, image_size=448, patch_size=14
+    )
+    hidden, count = cfg.size("hidden_size"), cfg.layers("num_hidden_layers")
+    positions = (side(cfg, "image_size") // side(cfg, "patch_size")) ** 2 + 1
+    one_norm = hidden if "rms" in cfg.text("norm_type", default="layer_norm") else layer_norm(hidden)
+    layer = encoder_layer(hidden, cfg.size("intermediate_size"), norm=one_norm) + 2 * hidden
+    if not cfg.flag("qkv_bias", "attention_bias", default=False):
+        layer -= 3 * hidden
+    if cfg.flag("qk_normalization", "use_qk_norm", default=False):
+        layer += 2 * hidden
+    tower = patches(cfg, hidden, bias=True) + hidden + positions * hidden + count * layer
+    # The original has no norm behind the layers; that of transformers has one unless it pools.
+    return tower + (0 if cfg.flag("use_mean_pooling", default=True) else layer_norm(hidden))
+
+
+def glm4v(cfg: Config) -> tuple[int, int]:
+    """(tower, projector) of GLM-4.1V and 4.5V: RMS norms, a gated MLP, a strided convolution behind."""
+    cfg = with_defaults(
+        cfg, depth=24, image_size=336, patch_size=14, spatial_merge_size=2, temporal_patch_size=2
+    )
+    hidden, out = cfg.size("hidden_size"), cfg.size("out_hidden_size")
+    positions = (side(cfg, "image_size") // side(cfg, "patch_size")) ** 2
+    layer = encoder_layer(hidden, out, bias=False, gated=True, norm=hidden)
+    if cfg.flag("attention_bias", default=False):
+        layer += 3 * hidden
+    tower = patches(cfg, hidden, bias=True, frames=cfg.size("temporal_patch_size")) + positions * hidden
+    tower += cfg.layers("depth") * layer + 2 * hidden
+    projector = matrix(hidden * cfg.size("spatial_merge_size") ** 2, out) + out * out + layer_norm(out)
+    return tower, projector + 3 * out * cfg.size("intermediate_size")
+
+
+TOWERS = {
+    "clip_vision_model": clip,
+    "siglip_vision_model": siglip,
+    "siglip2_vision_model": siglip2,
+    "pixtral": pixtral,
+    "idefics3": idefics3,
+    "idefics3_vision": idefics3,
+    "smolvlm": idefics3,
+    "smolvlm_vision": idefics3,
+    "internvl_vision": intern_vit,
+    "intern_vit_6b": intern_vit,
+}
+
+
+def tower(cfg: Config, *, default: str = "") -> int:
+    """The parameters of an image tower by its ``model_type``; unknown ones are refused by name."""
+    kind = cfg.text("model_type", default=default)
+    if kind not in TOWERS:
+        raise UnsupportedError(
+            f"{cfg.where}: the image tower '{kind}' is not covered",
+            allowed=", ".join(TOWERS),
+            next="inspect the language model alone, from its own section of the config",
+        )
+    return TOWERS[kind](cfg)
