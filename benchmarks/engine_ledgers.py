@@ -266,7 +266,7 @@ source. *Settings only* also rests on figures that were inferred from some of th
 therefore no test of them:
 
 - 38 bytes per logit of the sorting sampler (before 0.17): inferred from L067 and L068, then explained by
-  tensors; the 14 bytes since were seen in the slope of L006 to L041 over the vocabulary, then read in the code;
+  tensors; the 14 bytes since were seen in the slope of L006 to L041 over the vocabulary, then read in code;
 - hidden vectors alive beside the feed-forward: 4 compiled (L001), 3 eager (L074, L075);
 - 150 MiB of image input (L009 to L011); the experts' kept workspace (L002, L041), read in the code after;
 - memory outside torch: 0.25 GiB (tp 1), 2.1 GiB (tp 2 and 4), 0.07 GiB (pipelines) from L001 to L058, 0.13
