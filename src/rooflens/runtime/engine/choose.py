@@ -1,0 +1,41 @@
+"""The next tokens of a step's sequences, guesses checked: what is kept is what plain decoding had chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from rooflens.runtime.engine.step import ScheduledSequence
+from rooflens.runtime.sampler import sample
+from rooflens.runtime.sampling import SampledToken, SamplerState
+
+
+def choose(
+    logits: Tensor, entries: Sequence[ScheduledSequence], states: Sequence[SamplerState]
+) -> list[list[SampledToken]]:
+    """The tokens of each entry, in order; none where none was asked for.
+
+    ``logits`` are fp32 [sum of the entries' ``sample``, vocabulary]; ``states`` belong to the entries. A
+    token is chosen from the row after each guess as if it had come alone; as long as it equals the guess,
+    the next row counts too. So any way of sampling gives the same tokens as without guesses, greedy or
+    with a seed: there is no separate rule for accepting.
+    """
+    chosen: list[list[SampledToken]] = [[] for _ in entries]
+    starts, row = [], 0
+    for entry in entries:
+        starts.append(row)
+        row += entry.sample
+    alive = [index for index, entry in enumerate(entries) if entry.sample]
+    while alive:
+        rows = [starts[index] + len(chosen[index]) for index in alive]
+        part = logits if len(rows) == row else logits[rows]
+        tokens = sample(part, [states[index] for index in alive])
+        following = []
+        for index, token in zip(alive, tokens, strict=True):
+            draft, place = entries[index].draft, len(chosen[index])
+            chosen[index].append(token)
+            if place < len(draft) and draft[place] == token.token_id:
+                following.append(index)
+        alive = following
+    return chosen
