@@ -194,7 +194,16 @@ class ProbeRecord:
     @property
     def noise(self) -> list[str]:
         """Why this run deserves less trust, if it does: one sentence each."""
-        return noise(self.activity, [(item.name, item.seconds.spread) for item in self.measurements])
+        spreads = [(item.name, item.seconds.spread) for item in self.measurements]
+        return [*self._neighbours(), *noise(self.activity, spreads)]
+
+    def _neighbours(self) -> list[str]:
+        """Other processes on an accelerator, where its driver names them."""
+        state = self.environment.get("accelerator") or {}
+        others = [str(item.get("name")) for item in state.get("other_processes") or []]
+        if not others:
+            return []
+        return [f"{len(others)} other processes use {self.device.name} ({', '.join(others[:3])}): stop them"]
 
     def to_dict(self) -> dict[str, Any]:
         """The whole document: what was measured, then what follows from it."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from rooflens.errors import CapacityError
 from rooflens.measure.activity import ActivityMeter
 from rooflens.measure.environment import fingerprint
 from rooflens.measure.records import ProbeRecord
+from rooflens.measure.timer import TimingError
 
 if TYPE_CHECKING:
     from rooflens.measure.probes.run import Effort, Probe, Run, Shapes
@@ -63,6 +63,7 @@ def run_probe(
     try:
         with torch.inference_mode():
             finished = _measure(run, progress, begin)
+        environment["accelerator_after"] = target.state()
     finally:
         torch.set_num_threads(threads_before)
         target.empty_cache()
@@ -103,16 +104,15 @@ def _measure(run: Run, progress: Progress, begin: float) -> bool:
 
 
 def _take(run: Run, step: Step, report: Callable[[str], None]) -> None:
-    """One step's figures; running out of memory ends the step, not the run."""
-    import torch
-
+    """One step's figures; a kernel that fails or a lack of memory ends the step, not the run."""
     report(step.title)
     try:
         for measurement in step.probe(run):
             run.keep(measurement)
             report(measurement.name)
-    except (torch.OutOfMemoryError, MemoryError, CapacityError) as error:
-        run.skip(step.title, f"not enough memory: {str(error).splitlines()[0] if str(error) else 'refused'}")
+    except (RuntimeError, MemoryError, TimingError) as error:  # torch's own errors are RuntimeErrors
+        first_line = str(error).partition("\n")[0] or type(error).__name__
+        run.skip(step.title, first_line)
         run.target.empty_cache()
 
 

@@ -15,6 +15,8 @@ import torch
 from rooflens.measure.timer import Batch, Work
 
 Result = TypeVar("Result")
+_MEETING_S = 30.0
+"""Threads meet within microseconds; longer means that an interrupt left one without its task."""
 _Task = Callable[[int], Any]
 
 
@@ -73,7 +75,7 @@ class PinnedThreads:
         count = len(works)
 
         def timed(calls: int) -> float:
-            together = threading.Barrier(count)
+            together = threading.Barrier(count, timeout=_MEETING_S)
 
             def one(index: int) -> tuple[float, float]:
                 work = works[index]

@@ -241,7 +241,7 @@ def _accelerator_target(device: torch.device, cpu: CpuInfo) -> Target:
         )
     module: Any = getattr(torch, device.type)
     properties = module.get_device_properties(device)
-    free, total = module.mem_get_info(device)
+    free, total = _memory(module, device, properties)
     local = _match(properties.name)
     spec = local.catalogue if local else None
     caches = _catalogue_caches(spec)
@@ -251,13 +251,22 @@ def _accelerator_target(device: torch.device, cpu: CpuInfo) -> Target:
         device=device,
         kind=kind,
         name=properties.name,
-        memory_bytes=int(total),
-        available_bytes=int(free),
+        memory_bytes=total,
+        available_bytes=free,
         caches=caches,
         # XPUs count their cores under another name.
         cores=getattr(properties, "multi_processor_count", None) or getattr(properties, "gpu_eu_count", None),
         spec=spec,
     )
+
+
+def _memory(module: Any, device: torch.device, properties: Any) -> tuple[int | None, int]:
+    """(free, total) bytes; some XPU drivers cannot say how much is free."""
+    try:
+        free, total = module.mem_get_info(device)
+    except RuntimeError:
+        return None, int(properties.total_memory)
+    return int(free), int(total)
 
 
 def _match(name: str | None) -> LocalDevice | None:
