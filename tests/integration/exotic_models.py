@@ -66,4 +66,11 @@ CASES: list[tuple[str, Shapes, bool]] = [
     ("qwen2_audio", multimodal.audio, True),
     ("glm4v", multimodal.glm_image, True),
     ("glm4v_moe", multimodal.glm_image, True),
+    ("bert", text.encoder, False),  # heads are components under names of their own
+    ("roberta", text.encoder, False),
+    ("xlm-roberta", text.encoder, False),
+    ("camembert", text.encoder, False),
+    ("distilbert", text.encoder, False),
+    ("modernbert", text.encoder, False),
+    ("nomic_bert", text.encoder, False),
 ]

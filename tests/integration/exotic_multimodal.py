@@ -140,6 +140,7 @@ def step(rng: random.Random) -> dict[str, Any]:
 def block_sparse(rng: random.Random) -> dict[str, Any]:
     text = decoder(rng) | {
         "num_hidden_layers": 4,
+        "rotary_dim": 8,
         "num_local_experts": 4,
         "num_experts_per_tok": 2,
         "shared_intermediate_size": rng.choice([16, 24]),

@@ -261,3 +261,20 @@ def convolutions(rng: random.Random) -> dict[str, Any]:
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 24,
     }
+
+
+def encoder(rng: random.Random) -> dict[str, Any]:
+    hidden = rng.choice([32, 48])
+    return {
+        "vocab_size": rng.choice([96, 160]),
+        "hidden_size": hidden,
+        "dim": hidden,
+        "intermediate_size": rng.choice([40, 72]),
+        "hidden_dim": 40,
+        "num_hidden_layers": 3,
+        "n_layers": 3,
+        "num_attention_heads": 2,
+        "n_heads": 2,
+        "max_position_embeddings": 32,
+        "pad_token_id": 0,
+    }

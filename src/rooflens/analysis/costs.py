@@ -96,6 +96,12 @@ def _chunked_pairs_up_to(position: Quantity, chunk: int) -> Quantity:
     return whole * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2
 
 
+def _neighbours_before(position: Quantity, reach: int) -> Quantity:
+    """Sum over the first ``position`` tokens of the tokens before each, at most ``reach``."""
+    growing = minimum(position, reach + 1)
+    return growing * (growing - 1) // 2 + maximum(position - reach - 1, 0) * reach
+
+
 def attended_pairs(
     *,
     new_tokens: Quantity,
@@ -108,11 +114,15 @@ def attended_pairs(
 
     Causal: the i-th new token (from 1) sees context + i keys, at most ``window`` with a sliding window
     (itself included), or only those of its aligned chunk of ``window`` tokens. Without causality every
-    query sees every key. Source: counting the unmasked entries of the attention matrix; checked against
-    a brute-force loop in the tests.
+    query sees every key, with a window those at most window // 2 away. Source: counting the unmasked
+    entries of the attention matrix; checked against a brute-force loop in the tests.
     """
     if not causal:
-        return new_tokens * (context + new_tokens)
+        if window is None:
+            return new_tokens * (context + new_tokens)
+        reach = window // 2
+        before = _neighbours_before(context + new_tokens, reach) - _neighbours_before(context, reach)
+        return new_tokens + before + _neighbours_before(new_tokens, reach)
     if window is None:
         return new_tokens * context + new_tokens * (new_tokens + 1) // 2
     if chunked:
