@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from rooflens.errors import InputError, RooflensError, UnsupportedError
 from rooflens.models.accounting import count_parameters, kv_growth_elements
-from rooflens.models.families.registry import read_spec
+from rooflens.models.families.registry import FAMILIES, read_spec
+from rooflens.models.json_input import read_json_object
 from rooflens.models.read import read_model
 from rooflens.models.spec import Attention, MixtureOfExperts, ModelSpec
 from rooflens.models.tensors import checkpoint_tensors
@@ -24,6 +26,16 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 2,
     "torch_dtype": "bfloat16",
 }
+
+
+PUBLISHED = read_json_object(
+    Path(__file__).parent.parent / "data" / "oracle" / "published_sizes.json", what="published sizes"
+)["models"]
+JUNK: list[Any] = [
+    None, 0, -1, 1, 3, 7, 1.5, 1e308, -0.0, True, False, "", "x", "4", [], {}, [1], ["a"], {"a": 1}, 10**12,
+    2**31, [None], [[1, 2]], [[["global"], 10**12]], {"rope_type": 5}, {"type": "yarn"}, ["full_attention"],
+    {"rope_theta": 0}, {"partial_rotary_factor": 9}, "sliding_attention", float("inf"), float("nan"),
+]  # fmt: skip
 
 
 def spec_of(model_type: str, **fields: Any) -> ModelSpec:
@@ -364,6 +376,24 @@ def test_variants_that_are_not_covered_are_named(
 ) -> None:
     with pytest.raises(RooflensError, match=message):
         spec_of(model_type, **fields)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    entry=st.sampled_from([x for x in PUBLISHED if x["config"]["model_type"] in FAMILIES]),
+    data=st.data(),
+)
+def test_a_damaged_config_is_read_or_refused(entry: dict[str, Any], data: st.DataObject) -> None:
+    fields = dict(entry["config"])
+    known = [*fields, "head_dim", "rope_scaling", "layer_types", "sliding_window", "attention_types"]
+    for _ in range(data.draw(st.integers(1, 2))):
+        fields[data.draw(st.sampled_from(known))] = data.draw(st.sampled_from(JUNK))
+    try:
+        spec = read_spec(fields, name="damaged")
+    except RooflensError:
+        return
+    assert count_parameters(spec).total > 0
+    assert spec.groups
 
 
 def test_no_model_type_and_unknown_ones() -> None:

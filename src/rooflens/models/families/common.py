@@ -65,6 +65,9 @@ __all__ = [
 
 Layout = Literal["stacked", "grouped", "codegen", "flat"]
 
+# Far above any published model; more would only be a damaged file.
+MAX_EXPERTS = 2**16
+
 
 def linear(
     name: str,
@@ -194,7 +197,9 @@ def mixture(
     shared_gate: Linear | None = None,
     **fields: Any,
 ) -> MixtureOfExperts:
-    """A mixture of experts with one router; ``top_k`` above ``experts`` is refused."""
+    """A mixture of experts with one router; ``top_k`` above ``experts`` is refused, so are absurd counts."""
+    if experts > MAX_EXPERTS:
+        raise InputError("there are too many experts", value=experts, allowed=f"1 to {MAX_EXPERTS}")
     if top_k > experts:
         raise InputError(
             "a token cannot visit more experts than there are", value=top_k, allowed=f"1 to {experts}"

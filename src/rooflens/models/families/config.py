@@ -66,6 +66,13 @@ class Config:
             raise InputError(f"{self.where}: {self._spelt(*names)} is not a finite number", value=value)
         return float(value)
 
+    def positive(self, *names: str, default: float) -> float:
+        """A finite number above 0."""
+        value = self.number(*names, default=default)
+        if value <= 0:
+            raise InputError(f"{self.where}: {self._spelt(*names)} is not above 0", value=value)
+        return value
+
     def flag(self, *names: str, default: bool) -> bool:
         """True or false."""
         value = self.get(*names)

@@ -88,12 +88,12 @@ def rotary(
     parameters = cfg.section("rope_parameters", "rope_scaling")
     if parameters is not None and layer_type is not None and isinstance(parameters.get(layer_type), Mapping):
         parameters = parameters.section(layer_type)
-    base = cfg.number("rope_theta", "rotary_emb_base", default=theta)
-    share = cfg.number("partial_rotary_factor", "rotary_pct", "rope_pct", default=partial)
+    base = cfg.positive("rope_theta", "rotary_emb_base", default=theta)
+    share = cfg.positive("partial_rotary_factor", "rotary_pct", "rope_pct", default=partial)
     scaling: tuple[tuple[str, Any], ...] = ()
     if parameters is not None:
-        base = parameters.number("rope_theta", default=base)
-        share = parameters.number("partial_rotary_factor", default=share)
+        base = parameters.positive("rope_theta", default=base)
+        share = parameters.positive("partial_rotary_factor", default=share)
         entries = {"rope_type" if key == "type" else key: value for key, value in parameters.fields.items()}
         if entries.get("rope_type", "default") != "default":
             # Phi-3 keeps the length before the extension beside the scaling, not in it.
@@ -101,7 +101,11 @@ def rotary(
             entries.setdefault(original, cfg.get(original))
             outside = ("rope_theta", "partial_rotary_factor")
             scaling = freeze({k: v for k, v in entries.items() if k not in outside and v is not None})
-    width = int(head_dim * share) if dim is None else dim
+    width = int(head_dim * min(share, 2.0)) if dim is None else dim
+    if width > head_dim:
+        raise InputError(
+            f"{cfg.where}: more features are rotated than a head has", value=width, allowed=f"1 to {head_dim}"
+        )
     return Rotary(dim=width, theta=base, scaling=scaling, interleaved=interleaved)
 
 

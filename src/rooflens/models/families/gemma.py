@@ -87,7 +87,7 @@ def _windowed(
         qkv_bias=bias,
         o_bias=bias,
         norms=query_key,
-        scale=cfg.number("query_pre_attn_scalar", default=256.0) ** -0.5,
+        scale=cfg.positive("query_pre_attn_scalar", default=256.0) ** -0.5,
         logit_softcap=_optional_cap(cfg, "attn_logit_softcapping", caps[0]),
         causal=not both_ways,
         cached=not both_ways,

@@ -136,8 +136,9 @@ def _neo_pattern(cfg: Config, layers: int) -> list[str]:
                 raise InputError(
                     f"{cfg.where}: attention_types is not a list of [kinds, repeats]", value=entry
                 )
-            pattern += entry[0] * int(entry[1])
-    if len(pattern) != layers or not set(pattern) <= {"global", "local"}:
+            repeats = Config({"attention_types": entry[1]}, where=cfg.where).layers("attention_types")
+            pattern += entry[0] * repeats
+    if len(pattern) != layers or any(kind not in ("global", "local") for kind in pattern):
         raise InputError(
             f"{cfg.where}: attention_types names {len(pattern)} layers of {layers}", allowed="global, local"
         )

@@ -17,7 +17,7 @@ def scales(cfg: Config) -> dict[str, Any]:
         "attention": {"scale": cfg.number("attention_multiplier", default=1.0)},
         "residual_scale": cfg.number("residual_multiplier", default=1.0),
         "embedding_scale": cfg.number("embedding_multiplier", default=1.0),
-        "head_scale": 1.0 / cfg.number("logits_scaling", default=1.0),
+        "head_scale": 1.0 / cfg.positive("logits_scaling", default=1.0),
     }
 
 

@@ -83,7 +83,7 @@ def qwen3(cfg: Config, name: str) -> ModelSpec:
 def sparse_layers(cfg: Config, layers: int) -> list[bool]:
     """Which layers have experts: every ``decoder_sparse_step``-th one not in ``mlp_only_layers``."""
     step = cfg.size("decoder_sparse_step", default=1)
-    dense = set(cfg.items("mlp_only_layers") or ())
+    dense = cfg.items("mlp_only_layers") or []
     return [index not in dense and (index + 1) % step == 0 for index in range(layers)]
 
 
