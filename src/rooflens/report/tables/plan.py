@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rooflens.analysis.ledger import Ledger, LedgerRow
 from rooflens.analysis.plan import PhaseResult, Plan
-from rooflens.analysis.remedies import Remedy
 from rooflens.analysis.roofline import COMMUNICATION, COMPUTE, MEMORY
 from rooflens.report.tables.layout import (
     BAD,
@@ -35,6 +35,9 @@ from rooflens.units import (
     format_seconds,
     format_share,
 )
+
+if TYPE_CHECKING:
+    from rooflens.analysis.remedies import Remedy
 
 
 def plan_report(plan: Plan, say: Words, *, over: Sequence[tuple[str, float]] = ()) -> RenderableType:
@@ -64,10 +67,14 @@ def device_name(plan: Plan) -> str:
 
 
 def title(plan: Plan, say: Words) -> Text:
-    """Model, formats, device and workload in one line."""
+    """Model and device, and the workload under them."""
+    made = Text(plan.spec.name + say("plan.title.on", device=device_name(plan)), style="bold")
+    return made.append("\n" + " · ".join(workload_facts(plan, say)), style=f"not bold {QUIET}")
+
+
+def workload_facts(plan: Plan, say: Words) -> list[str]:
+    """Formats, load, layout and engine, as far as they are not the plain ones."""
     work = plan.workload
-    made = Text(f"{plan.spec.name}", style="bold")
-    made.append(say("plan.title.on", device=device_name(plan)))
     facts = [plan.inspection.weights_format]
     if work.kv_dtype != plan.inspection.weights_format:
         facts.append(say("plan.title.kv", dtype=work.kv_dtype))
@@ -79,8 +86,7 @@ def title(plan: Plan, say: Words) -> Text:
         facts.append(", ".join(layout))
     if work.engine != "none":
         facts.append(work.engine)
-    made.append("\n" + " · ".join(facts), style=f"not bold {QUIET}")
-    return made
+    return facts
 
 
 def verdict(plan: Plan, say: Words) -> Text:
