@@ -334,7 +334,7 @@ PHRASES: dict[str, str] = {
     "chart.compare.rate": "decode, tok/s of one sequence",
     "chart.compare.figure": "{rate} tok/s",
     "chart.compare.no": "does not fit",
-    "chart.compare.legend": "Decode: the mark is the limit that nothing can beat, the dark band the likely range",
+    "chart.compare.legend": "Decode: the mark is the limit that nothing can beat, the inner bar the likely range",
     "chart.save.svg": "Save as SVG",
     "chart.save.png": "Save as PNG",
 }

@@ -334,7 +334,7 @@ PHRASES: dict[str, str] = {
     "chart.compare.rate": "解码，单条序列 tok/s",
     "chart.compare.figure": "{rate} tok/s",
     "chart.compare.no": "放不下",
-    "chart.compare.legend": "解码：标记处为无法超越的极限，深色段为预计范围",
+    "chart.compare.legend": "解码：标记处为无法超越的极限，内侧细条为预计范围",
     "chart.save.svg": "保存为 SVG",
     "chart.save.png": "保存为 PNG",
 }

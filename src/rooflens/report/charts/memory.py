@@ -56,7 +56,7 @@ class _Panel:
         self.ledgers, self.say, self.theme = ledgers, say, theme
         self.longest = max(max(x.ledger.total_bytes, x.ledger.capacity_bytes or 0) for x in ledgers)
         self.height = _ROW * len(ledgers) + _FOOT
-        self.names = list(dict.fromkeys(row.name for x in ledgers for row in x.ledger.rows))
+        self.names = list(dict.fromkeys(row.name for x in ledgers for row in x.ledger.rows if row.bytes))
         self.colors = part_colors(self.names)
 
     def data(self, rows: list[dict[str, Any]]) -> Any:
@@ -106,7 +106,10 @@ class _Panel:
         rows = []
         for number, (top, bottom) in self._bars():
             ledger, start = self.ledgers[number].ledger, 0
+            capacity = ledger.capacity_bytes
             for row in ledger.rows:
+                if not row.bytes:
+                    continue
                 size, share = format_bytes(row.bytes), format_share(row.bytes / ledger.total_bytes)
                 word = say.term("ledger", row.name)
                 rows.append(
@@ -119,6 +122,7 @@ class _Panel:
                         "part": f"{word}  {size}, {share}" if single else word,
                         "of": self.ledgers[number].name,
                         "bytes": row.bytes,
+                        "capacity": self.longest if capacity is None else capacity,
                         "size": size,
                         "share": share,
                         "evidence": say.term("evidence", row.evidence),
@@ -152,14 +156,15 @@ class _Panel:
         """Name and size inside every part that has room for them, else the size, else nothing."""
         spots: dict[str, list[dict[str, Any]]] = {}
         for row in self._part_rows():
-            width = self.pixels(row["bytes"]) - 10
+            # Beyond the capacity the bar is hatched: words stay in what is left of it.
+            end = min(row["x2"], row["capacity"])
+            width = self.pixels(end - row["x"]) - 10
             word = self.say.term("ledger", row["row"])
             texts = (f"{word} {row['size']}", row["size"])
             text = next((text for text in texts if text_width(text, SMALL_SIZE) <= width), None)
             if text is not None:
-                ink = ink_on(self.colors[row["row"]])
-                middle = {"x": (row["x"] + row["x2"]) / 2, "y": (row["y"] + row["y2"]) / 2, "text": text}
-                spots.setdefault(ink, []).append(middle)
+                middle = {"x": (row["x"] + end) / 2, "y": (row["y"] + row["y2"]) / 2, "text": text}
+                spots.setdefault(ink_on(self.colors[row["row"]]), []).append(middle)
         return [
             self.data(rows)
             .mark_text(color=ink, fontSize=SMALL_SIZE, baseline="middle")

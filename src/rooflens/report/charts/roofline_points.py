@@ -15,6 +15,7 @@ from rooflens.units import format_flops_per_s, format_rate, format_share
 _MOST_DETAILED = 6  # points with their figures in the label; more get their names only
 _ANGLES_SLOPE = (35, 60, 10, 85, 110, -60, 215, 180)  # right and below first: the roof is above, to the left
 _ANGLES_FLAT = (60, 90, 45, 120, 30, 135, -60, -90, -120)
+_NEXT_TO = 12.5  # pixels from a point: a label any further away gets a leader line
 _SHAPES = {"decode": "circle", "prefill": "square", "given": "diamond", "measured": "triangle-up"}
 
 
@@ -23,8 +24,9 @@ def reserve_points(canvas: RooflineCanvas) -> None:
     for point in canvas.points:
         x, y = canvas.at(point.intensity_flops_per_byte, point.flops_per_s)
         canvas.taken.append(Box(x - 8, y - 8, x + 8, y + 8))
-        if point.low_flops_per_s is not None:
-            canvas.taken.append(Box(x - 7, y, x + 7, canvas.y.pixel(point.low_flops_per_s) + 3))
+        if point.low_flops_per_s is not None and point.high_flops_per_s is not None:
+            high, low = canvas.y.pixel(point.high_flops_per_s), canvas.y.pixel(point.low_flops_per_s)
+            canvas.taken += [Box(x - 1, y, x + 1, high), Box(x - 7, high - 3, x + 7, low + 3)]
 
 
 def draw_points(canvas: RooflineCanvas) -> None:
@@ -54,11 +56,16 @@ def _draw_ranges(canvas: RooflineCanvas, rows: list[dict[str, Any]]) -> None:
     alt, colors, title = canvas.alt, _colors(canvas), canvas.say("chart.rate")
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     color = alt.Color("kind:N", scale=scale, legend=None)
+    stem = canvas.data(rows).mark_rule(strokeWidth=1, strokeDash=[2, 2])
     bar = canvas.data(rows).mark_rule(strokeWidth=5, opacity=0.45, strokeCap="round")
     low = {**canvas.axes(), "y": alt.Y("low:Q", title=title)}
     tick = canvas.data(rows).mark_tick(orient="horizontal", thickness=2, size=12)
     likely = {**canvas.axes(), "y": alt.Y("likely:Q", title=title)}
-    canvas.layers += [bar.encode(**low, y2="high:Q", color=color), tick.encode(**likely, color=color)]
+    canvas.layers += [
+        stem.encode(**canvas.axes(), y2="high:Q", color=color),
+        bar.encode(**low, y2="high:Q", color=color),
+        tick.encode(**likely, color=color),
+    ]
 
 
 def _draw_markers(canvas: RooflineCanvas, rows: list[dict[str, Any]]) -> None:
@@ -113,7 +120,6 @@ def point_name(point: ChartPoint, say: Words) -> str:
 
 def _draw_labels(canvas: RooflineCanvas) -> None:
     """A label beside every point, where it covers nothing; a leader line where it is not next to it."""
-    theme = canvas.theme
     area = Box(4, 4, WIDTH - 4, HEIGHT - 4)
     anchors = [canvas.at(p.intensity_flops_per_byte, p.flops_per_s) for p in canvas.points]
     detailed = len(canvas.points) <= _MOST_DETAILED
@@ -128,20 +134,28 @@ def _draw_labels(canvas: RooflineCanvas) -> None:
         texts.append(lines)
         wanted.append(Label((room.right, room.bottom), anchor, _ANGLES_FLAT if flat else _ANGLES_SLOPE))
     boxes = place_all(wanted, area, canvas.taken)
-    names: list[tuple[Point, str]] = []
-    figures: list[tuple[Point, str]] = []
+    names: dict[str, list[tuple[Point, str]]] = {"left": [], "right": []}
+    figures: dict[str, list[tuple[Point, str]]] = {"left": [], "right": []}
     leaders: list[Segment] = []
     for anchor, lines, box in zip(anchors, texts, boxes, strict=True):
-        names.append(((box.left, box.top), lines[0]))
-        figures += [((box.left, box.top + LABEL_SIZE * 1.25), line) for line in lines[1:]]
+        # Words end at the leader line, on whichever side it comes from.
+        side, x = ("right", box.right) if box.right < anchor[0] else ("left", box.left)
+        names[side].append(((x, box.top), lines[0]))
+        figures[side] += [((x, box.top + LABEL_SIZE * 1.25), line) for line in lines[1:]]
         touch = box.grown(2).nearest(anchor)
-        if math.dist(touch, anchor) > 14:
+        if math.dist(touch, anchor) > _NEXT_TO:
             leaders.append((anchor, touch))
     if leaders:
-        canvas.lines(leaders, color=theme.quiet, strokeWidth=1)
-    mark = {"align": "left", "baseline": "top", "stroke": theme.background, "strokeWidth": 3}
-    halo = {**mark, "strokeJoin": "round", "strokeOpacity": 0.85}
-    for spots, style in ((names, {"fontWeight": "bold"}), (figures, {"fontSize": SMALL_SIZE})):
-        if spots:
-            canvas.words(spots, **halo, **style)
-            canvas.words(spots, align="left", baseline="top", color=theme.text, **style)
+        canvas.lines(leaders, color=canvas.theme.quiet, strokeWidth=1)
+    for side in ("left", "right"):
+        _write(canvas, names[side], align=side, fontWeight="bold")
+        _write(canvas, figures[side], align=side, fontSize=SMALL_SIZE)
+
+
+def _write(canvas: RooflineCanvas, spots: list[tuple[Point, str]], **style: Any) -> None:
+    """Words with the background around them, so that lines behind them do not disturb."""
+    if spots:
+        theme = canvas.theme
+        halo = {"stroke": theme.background, "strokeWidth": 3, "strokeJoin": "round", "strokeOpacity": 0.85}
+        canvas.words(spots, baseline="top", **halo, **style)
+        canvas.words(spots, baseline="top", color=theme.text, **style)
