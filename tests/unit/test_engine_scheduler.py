@@ -188,14 +188,15 @@ def test_guesses_never_cost_anyone_else_its_place() -> None:
 
 def test_what_can_never_finish_is_refused_with_both_numbers() -> None:
     world = World(blocks=4, context=100)  # a pool of 16 tokens
-    for prompt, max_tokens, words in (
-        (16, 1, ("16", "KV cache of 16")),
-        (10, 7, ("10", "7", "exceed the KV cache of 16", "at most 6")),
-        (100, 1, ("100", "the context of 100")),
-        (20, 90, ("20", "90", "exceed the context of 100")),
+    wide = World(blocks=100, context=100)
+    for where, prompt, max_tokens, words in (
+        (world, 16, 1, ("16", "KV cache of 16")),
+        (world, 10, 7, ("10", "7", "exceed the KV cache of 16", "at most 6")),
+        (wide, 100, 1, ("100", "the context of 100")),
+        (wide, 20, 90, ("20", "90", "exceed the context of 100")),
     ):
         with pytest.raises(CapacityError) as refused:
-            world.add([1] * prompt, max_tokens=max_tokens)
+            where.add([1] * prompt, max_tokens=max_tokens)
         assert all(word in str(refused.value) for word in words), str(refused.value)
     with pytest.raises(InputError, match="empty"):
         world.add([])

@@ -132,7 +132,7 @@ class AsyncEngine:
         stream = RequestStream(self, request, asyncio.get_running_loop())
         with self._lock:
             if not self._accepting:
-                raise EngineStopped("the engine is not running", next="try again later")
+                raise EngineStopped("the engine is not running", value=self.last_error)
             if request.id in self._streams:
                 raise InputError("request_id is in use", value=request.id)
             self._streams[request.id] = stream
@@ -170,8 +170,6 @@ class AsyncEngine:
         if self._thread.is_alive():
             self._inbox.put(_Stop(False))
             await asyncio.to_thread(self._thread.join)
-        # Deltas posted by the thread are delivered by the loop before this returns.
-        await asyncio.sleep(0)
 
     # -- the engine's thread
 
@@ -182,9 +180,8 @@ class AsyncEngine:
                 self._read_inbox(wait=not engine.has_work)
                 if engine.has_work:
                     self._step()
-        except BaseException as error:
+        except BaseException as error:  # told to everyone who waits, and to whoever comes
             self.last_error = error
-            raise
         finally:
             self._leave()
 

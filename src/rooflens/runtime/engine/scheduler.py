@@ -2,8 +2,9 @@
 
 The rules, in order: sequences that decode get their one token first; then prompts continue in the order
 of their arrival, in chunks, until the step's budget of tokens is used up; then waiting ones are admitted,
-each with room for all its known tokens. When blocks run out, whoever came last is preempted: its blocks
-are given back, and it computes its tokens again later (often by a prefix hit).
+each with room for all its known tokens and for the others to go on. When blocks run out, whoever came
+last is preempted: its blocks are given back, and it computes its tokens again later (often by a prefix
+hit).
 """
 
 from __future__ import annotations
@@ -46,22 +47,22 @@ class Scheduler:
         """Refuse what could never finish, before any work: CapacityError with both numbers."""
         if prompt_tokens < 1:
             raise InputError("the prompt is empty", next="give at least one token")
-        pool_tokens = self.pool.total * self.pool.block_tokens
-        for name, limit in (("the context", self.limits.context), ("the KV cache", pool_tokens)):
-            if prompt_tokens >= limit:
-                raise CapacityError(
-                    f"the prompt of {prompt_tokens:,} tokens leaves no room in {name} of {limit:,} tokens",
-                    value=prompt_tokens,
-                    allowed=f"at most {limit - 1:,} tokens",
-                    next="shorten the prompt",
-                )
-            if prompt_tokens + max_tokens > limit:
-                raise CapacityError(
-                    f"the prompt of {prompt_tokens:,} tokens and max_tokens {max_tokens:,} exceed {name} of"
-                    f" {limit:,} tokens",
-                    value=prompt_tokens + max_tokens,
-                    allowed=f"max_tokens of at most {limit - prompt_tokens:,} for this prompt",
-                )
+        limit = self.longest
+        name = "the context" if limit == self.limits.context else "the KV cache"
+        if prompt_tokens >= limit:
+            raise CapacityError(
+                f"the prompt of {prompt_tokens:,} tokens leaves no room in {name} of {limit:,} tokens",
+                value=prompt_tokens,
+                allowed=f"at most {limit - 1:,} tokens",
+                next="shorten the prompt",
+            )
+        if prompt_tokens + max_tokens > limit:
+            raise CapacityError(
+                f"the prompt of {prompt_tokens:,} tokens and max_tokens {max_tokens:,} exceed {name} of"
+                f" {limit:,} tokens",
+                value=prompt_tokens + max_tokens,
+                allowed=f"max_tokens of at most {limit - prompt_tokens:,} for this prompt",
+            )
 
     def add(self, sequence: SequenceState) -> None:
         """Put a sequence at the end of the queue. Raises as ``check``."""
@@ -226,7 +227,9 @@ class _Round:
             self.pool.share(blocks)
             sequence.blocks, sequence.computed = blocks, computed
             copy = self._reserve(sequence, len(sequence.tokens))
-            if copy is None:
+            # Each of the others keeps room for one more block; else one of them, or this one, would be
+            # preempted within a few steps, and its prefill done for nothing.
+            if copy is None or self.pool.available < len(scheduler.running):
                 scheduler._give_back(sequence)
                 return
             scheduler.waiting.remove(sequence)
