@@ -132,10 +132,9 @@ def bias_bytes(linear: Linear, spec: ModelSpec) -> int:
 
 def tensor_bytes(tensor: Norm | Parameter, spec: ModelSpec) -> int:
     """Bytes of a tensor that is not a matrix multiply, buffers included."""
-    dtype = spec.vector_dtype or spec.dtype
-    if isinstance(tensor, Parameter):
-        return ceil(tensor.elements * dtype_bytes(tensor.dtype or dtype))
-    return ceil(tensor.parameters * dtype_bytes(dtype))
+    dtype = tensor.dtype or spec.vector_dtype or spec.dtype
+    stored = tensor.elements if isinstance(tensor, Parameter) else tensor.parameters
+    return ceil(stored * dtype_bytes(dtype))
 
 
 def embedding_bytes(embedding: Embedding, spec: ModelSpec) -> int:

@@ -14,9 +14,12 @@ from enum import Enum
 from fractions import Fraction
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rooflens.models.formats.base import WeightFormat, plain_format
+
+if TYPE_CHECKING:
+    from rooflens.models.stored import StoredWeights
 
 Shard = Literal["column", "row", "replicated"]
 
@@ -117,6 +120,7 @@ class Norm:
     source: str = ""
     groups: int = 1
     borrowed: bool = False
+    dtype: str | None = None  # None: the model's own
 
     @property
     def parameters(self) -> int:
@@ -472,6 +476,7 @@ class ModelSpec:
     quantization: str | None = None  # the checkpoint's own method, by name
     kv_scheme: str | None = None  # KV dtype the checkpoint carries scales for (reported, not applied)
     free_form: FreeForm | None = None
+    stored: StoredWeights | None = None  # what the files hold, where their headers were read
     notes: tuple[str, ...] = ()
     evidence: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
 
