@@ -1,33 +1,22 @@
 """GGUF metadata as the config.json it was converted from, so that one reader per family serves both.
 
-Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Where llama.cpp keeps a number in its code
-instead of the file (Gemma 3's pattern of windows, for one), it is stated here with the reason.
+What every architecture has stands here, what some have in ``gguf_families`` and ``gguf_hybrids``.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import Any
 
-from rooflens.errors import InputError, UnsupportedError
+from rooflens.errors import UnsupportedError
+from rooflens.models.file_input import quoted
+from rooflens.models.gguf_families import DENSE, Family
+from rooflens.models.gguf_hybrids import HYBRIDS
+from rooflens.models.gguf_keys import GgufKeys
 
-#: The model_type of each architecture read here. Mixtral is "llama" with experts.
-ARCHITECTURES: dict[str, str] = {
-    "llama": "llama",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "qwen2moe": "qwen2_moe",
-    "qwen3moe": "qwen3_moe",
-    "gemma": "gemma",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3_text",
-}
-
-#: Gemma 2: every other layer has the window; Gemma 3: five of six. Neither is in the file.
-_WINDOW_PATTERN = {"gemma2": 2, "gemma3": 6}
-#: llama.cpp's own rule: only these sizes scale queries by hidden size over heads instead of head size.
-_QUERY_BY_HIDDEN = {("gemma2", 46), ("gemma3", 62)}
+#: What makes a config.json of each architecture's keys; an architecture that is not here is refused.
+ARCHITECTURES: dict[str, Family] = {**DENSE, **HYBRIDS}
 
 
 def spec_from_gguf_metadata(
@@ -43,93 +32,65 @@ def spec_from_gguf_metadata(
     later keep their rotary scaling there: each frequency is divided by its factor).
     Raises UnsupportedError for an architecture that is not covered, InputError for a missing key.
     """
-    architecture = metadata.get("general.architecture")
-    if not isinstance(architecture, str):
-        raise InputError("the GGUF file names no general.architecture", value=architecture)
-    if architecture not in ARCHITECTURES:
+    keys = GgufKeys(metadata, tensors=tensors)
+    family = ARCHITECTURES.get(keys.architecture)
+    if family is None:
+        near = difflib.get_close_matches(keys.architecture, ARCHITECTURES, n=3)
         raise UnsupportedError(
-            f"the GGUF architecture '{architecture}' is not covered", allowed=", ".join(ARCHITECTURES)
+            f"the GGUF architecture {quoted(keys.architecture)} is not covered",
+            allowed=f"{len(ARCHITECTURES)} architectures" + (f", nearest: {', '.join(near)}" if near else ""),
+            next="give its sizes by hand with --params and --kv-bytes-per-token",
         )
-    keys = _Keys(metadata, architecture)
-    shapes = tensors or {}
-    hidden, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
-    config: dict[str, Any] = {
-        "model_type": ARCHITECTURES[architecture],
-        "hidden_size": hidden,
-        "num_hidden_layers": keys.whole("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": keys.whole("attention.head_count_kv", default=heads),
-        "head_dim": keys.whole("attention.key_length", default=hidden // heads),
-        "intermediate_size": keys.whole("feed_forward_length"),
-        "max_position_embeddings": keys.whole("context_length"),
-        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
-        "rope_theta": keys.number("rope.freq_base", default=10000.0),
-        "vocab_size": _vocabulary(keys, shapes),
-        "tie_word_embeddings": "output.weight" not in shapes,
-        "torch_dtype": "bfloat16",
-    }
+    config = _shared(keys)
     scaling = _rope_scaling(keys, rope_factors)
     if scaling is not None:
         config["rope_scaling"] = scaling
-    if "blk.0.attn_q.bias" in shapes and architecture in ("llama", "qwen3"):
-        config["attention_bias"] = True
-    if architecture.startswith("gemma"):
-        _add_gemma(config, keys, architecture)
-    if keys.has("expert_count"):
-        _add_experts(config, keys, architecture)
-    return config
+    return {**config, **family(keys)}
 
 
-class _Keys:
-    """The architecture's own keys, checked."""
-
-    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
-        self.metadata = metadata
-        self.architecture = architecture
-
-    def has(self, key: str) -> bool:
-        return self.metadata.get(f"{self.architecture}.{key}") is not None
-
-    def get(self, key: str) -> Any:
-        return self.metadata.get(f"{self.architecture}.{key}")
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        value = self.get(key)
-        if value is None:
-            value = default
-        if isinstance(value, tuple) and value and len(set(value)) == 1:
-            value = value[0]  # one entry per layer, all equal
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self._unusable(key, value)
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.get(key)
-        if value is None:
-            value = default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
-            raise self._unusable(key, value)
-        return float(value)
-
-    def _unusable(self, key: str, value: Any) -> InputError:
-        return InputError(
-            f"the GGUF key {self.architecture}.{key} is {'missing' if value is None else 'not usable'}",
-            value=value,
-        )
+def _shared(keys: GgufKeys) -> dict[str, Any]:
+    """What nearly all architectures have, under the names that most families read."""
+    config: dict[str, Any] = {
+        "hidden_size": keys.whole("embedding_length"),
+        "num_hidden_layers": keys.layers,
+        "max_position_embeddings": keys.whole("context_length"),
+        "num_nextn_predict_layers": keys.predicted,
+        "vocab_size": keys.vocabulary(),
+        "tie_word_embeddings": "output.weight" not in keys.tensors,
+        "rope_theta": keys.number("rope.freq_base", default=10000.0),
+        "torch_dtype": "bfloat16",
+    }
+    for key, names in (
+        ("attention.layer_norm_rms_epsilon", ("rms_norm_eps", "norm_eps")),
+        ("attention.layer_norm_epsilon", ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")),
+    ):
+        if keys.has(key):
+            config.update(dict.fromkeys(names, keys.number(key)))
+    if keys.has("feed_forward_length"):
+        config["intermediate_size"] = max(keys.by_layer("feed_forward_length")) or None
+    return {**config, **_heads(keys, config["hidden_size"])}
 
 
-def _vocabulary(keys: _Keys, shapes: Mapping[str, Sequence[int]]) -> int:
-    if "token_embd.weight" in shapes:
-        return int(shapes["token_embd.weight"][0])
-    if keys.has("vocab_size"):
-        return keys.whole("vocab_size")
-    tokens = keys.metadata.get("tokenizer.ggml.tokens")
-    if tokens is None:
-        raise InputError("the GGUF file has neither a token table nor a vocabulary")
-    return len(tokens)
+def _heads(keys: GgufKeys, hidden: int) -> dict[str, Any]:
+    """Heads and their sizes; layers that have none count 0 heads, and the others must agree."""
+    counts = set(keys.by_layer("attention.head_count")) if keys.has("attention.head_count") else {0}
+    heads = max(counts)
+    if not heads:
+        return {}
+    kv_heads = heads
+    if keys.has("attention.head_count_kv"):
+        kv_heads = max(keys.by_layer("attention.head_count_kv")) or heads
+    size = keys.whole("attention.key_length", default=hidden // heads)
+    rotated = keys.whole("rope.dimension_count", default=size)
+    return {
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": size,
+        "partial_rotary_factor": rotated / size if size and rotated != size else None,
+    }
 
 
-def _rope_scaling(keys: _Keys, factors: Sequence[float] | None) -> dict[str, Any] | None:
+def _rope_scaling(keys: GgufKeys, factors: Sequence[float] | None) -> dict[str, Any] | None:
     if factors is not None:
         return {
             "rope_type": "longrope",
@@ -139,43 +100,15 @@ def _rope_scaling(keys: _Keys, factors: Sequence[float] | None) -> dict[str, Any
             "attention_factor": 1.0,
         }
     kind = keys.get("rope.scaling.type")
+    if kind is None and keys.holds("rope_factors_long.weight"):
+        kind = "longrope"
     if kind in (None, "none"):
         return None
-    if kind not in ("linear", "yarn"):
+    if kind not in ("linear", "yarn", "longrope"):
         raise UnsupportedError("this rotary scaling of a GGUF file is not covered", value=kind)
-    scaling: dict[str, Any] = {"rope_type": kind, "factor": keys.number("rope.scaling.factor")}
+    scaling: dict[str, Any] = {"rope_type": kind}
+    if kind != "longrope":
+        scaling["factor"] = keys.number("rope.scaling.factor")
     if keys.has("rope.scaling.original_context_length"):
         scaling["original_max_position_embeddings"] = keys.whole("rope.scaling.original_context_length")
     return scaling
-
-
-def _add_gemma(config: dict[str, Any], keys: _Keys, architecture: str) -> None:
-    config["hidden_activation"] = "gelu_pytorch_tanh"
-    if architecture == "gemma":
-        return
-    config["sliding_window"] = keys.whole("attention.sliding_window")
-    pattern, layers = _WINDOW_PATTERN[architecture], config["num_hidden_layers"]
-    config["layer_types"] = [
-        "full_attention" if (index + 1) % pattern == 0 else "sliding_attention" for index in range(layers)
-    ]
-    by_hidden = (architecture, layers) in _QUERY_BY_HIDDEN
-    head_size = config["hidden_size"] // config["num_attention_heads"]
-    config["query_pre_attn_scalar"] = head_size if by_hidden else config["head_dim"]
-    if architecture == "gemma2":
-        config["attn_logit_softcapping"] = keys.number("attn_logit_softcapping", default=50.0)
-        config["final_logit_softcapping"] = keys.number("final_logit_softcapping", default=30.0)
-    else:
-        config["rope_local_base_freq"] = keys.number("rope.local.freq_base", default=10000.0)
-
-
-def _add_experts(config: dict[str, Any], keys: _Keys, architecture: str) -> None:
-    experts, used = keys.whole("expert_count"), keys.whole("expert_used_count")
-    config["num_experts_per_tok"] = used
-    if architecture == "llama":
-        config["model_type"] = "mixtral"
-        config["num_local_experts"] = experts
-        return
-    config["num_experts"] = experts
-    config["moe_intermediate_size"] = keys.whole("expert_feed_forward_length")
-    if keys.has("expert_shared_feed_forward_length"):
-        config["shared_expert_intermediate_size"] = keys.whole("expert_shared_feed_forward_length")

@@ -12,7 +12,16 @@ from rooflens.models.file_input import some
 EVIDENCE = "exact: from the file's header"
 
 FindingKind = Literal[
-    "file", "missing", "unknown", "duplicate", "dtype", "packing", "component", "correction", "loaded", "layout"
+    "file",  # oddities of the files themselves
+    "missing",
+    "unknown",
+    "duplicate",
+    "dtype",
+    "packing",
+    "component",
+    "correction",  # a field of the config that the shapes refute
+    "loaded",  # an engine holds more or less than the file
+    "layout",
 ]
 _EXAMPLES = 3
 
