@@ -257,7 +257,21 @@ def test_remedies_are_true() -> None:
     assert result.fits is False
     assert result.remedies
     for remedy in result.remedies:
-        changed = {**options, "count" if remedy.kind == "tp" else remedy.kind: remedy.value}
-        if remedy.kind == "context":
-            changed["prompt"] = min(512, int(remedy.value))
+        changed = {**options, **remedy.to_dict()}
+        if "tp" in changed:
+            changed["count"] = changed["tp"]
+        changed["prompt"] = min(512, changed["context"])
         assert rooflens.plan("meta-llama/Llama-2-7b-hf", "rtx-4090", **changed).fits, remedy
+
+
+def test_a_remedy_of_an_engine_uses_what_the_engine_loads() -> None:
+    result = rooflens.plan("meta-llama/Llama-3.1-70B-Instruct", "a100-sxm-80", engine="vllm")
+    assert result.fits is False
+    settings = [remedy.to_dict() for remedy in result.remedies]
+    assert any(change.get("weights") == "awq" and "max_model_len" in change for change in settings)
+    assert not any(change.get("weights") == "fp8" for change in settings)  # the A100 has no fp8 rate
+    for change in settings:
+        if "tp" not in change:
+            assert rooflens.plan(
+                "meta-llama/Llama-3.1-70B-Instruct", "a100-sxm-80", engine="vllm", **change
+            ).fits, change

@@ -14,6 +14,7 @@ from rooflens.analysis.ridge import ridge_batch
 from rooflens.analysis.roofline import Roof, StepTimes, time_ops
 from rooflens.analysis.step import Op, Phase, Step, decode_step, prefill_step, step_ops
 from rooflens.analysis.workload import Rates, Workload, communication_bytes, device_rates
+from rooflens.errors import UnsupportedError
 from rooflens.hardware.device import Device
 from rooflens.models.inspection import Inspection
 from rooflens.models.spec import ModelSpec
@@ -219,16 +220,27 @@ def plan_spec(
         prefill=prefill,
         decode=decode,
         ridge_batch=ridge_batch(spec, rates.roof, kv_dtype=workload.kv_dtype),
-        remedies=() if ledger.fits is not False else _remedies(given, rules),
+        remedies=() if ledger.fits is not False else _remedies(given, rules, device, workload),
         notes=tuple(dict.fromkeys((*spec.notes, *rates.notes, *ledger.notes))),
     )
 
 
-def _remedies(given: LedgerInput, rules: LedgerRules) -> tuple[Remedy, ...]:
-    """Searched only when it is needed: it plans the ledger again for every candidate."""
+def _remedies(
+    given: LedgerInput, rules: LedgerRules, device: Device, workload: Workload
+) -> tuple[Remedy, ...]:
+    """Searched only when it is needed: it counts the ledger again for every candidate."""
     from rooflens.analysis.remedies import find_remedies
 
-    return find_remedies(given, rules)
+    step = decode_step(sequences=1, context=0)
+
+    def runs(spec: ModelSpec) -> bool:
+        try:
+            device_rates(spec, device, step_ops(spec, step, kv_dtype=workload.kv_dtype), strict=True)
+        except UnsupportedError:
+            return False
+        return True
+
+    return find_remedies(given, rules, engine=workload.engine, runs=runs)
 
 
 def _phase(

@@ -2,69 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rooflens.analysis.ledger import Ledger, LedgerInput
-from rooflens.analysis.parallelism import Layout, rank_specs
+from rooflens.analysis.ledger import LedgerInput, LedgerRules
+from rooflens.analysis.parallelism import rank_specs
 from rooflens.errors import RooflensError
 from rooflens.models.formats.apply import apply_format
+from rooflens.models.spec import ModelSpec
 
-# Formats that engines commonly offer, from the mildest to the smallest.
-_FORMATS = ("fp8", "int8-channel", "awq", "q4_k_m", "q2_k")
+# Formats that an engine loads, from the mildest to the smallest.
+_SERVED = ("fp8", "awq")
+_GGUF = ("q8_0", "q4_k_m", "q2_k")
+_FORMATS: dict[str, tuple[str, ...]] = {
+    "none": ("fp8", "int8-channel", "awq", "q2_k"),
+    "vllm": _SERVED,
+    "sglang": _SERVED,
+    "llama.cpp": _GGUF,
+    "ollama": _GGUF,
+    "rooflens": ("q8_0", "q4_k_m"),
+}
 _COUNTS = (2, 4, 8, 16, 32, 64)
+
+Setting = tuple[str, str | int]
+Fits = Callable[[LedgerInput], bool]
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One change that makes the plan fit, all else equal: ``kind`` is the option, ``value`` its setting."""
+    """Settings that together make the plan fit, all else equal: option names and their values."""
 
-    kind: str
-    value: str | int
+    settings: tuple[Setting, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"change": self.kind, "value": self.value}
+        """As JSON: option name to value."""
+        return dict(self.settings)
 
 
-def find_remedies(given: LedgerInput, rules: Callable[[LedgerInput], Ledger]) -> tuple[Remedy, ...]:
-    """Changes of one setting each that make ``given`` fit: batch, context, format, devices."""
-    return tuple(_remedies(given, lambda changed: rules(changed).fits is True))
+def find_remedies(
+    given: LedgerInput, rules: LedgerRules, *, engine: str, runs: Callable[[ModelSpec], bool]
+) -> tuple[Remedy, ...]:
+    """The smallest change of each kind that makes ``given`` fit: batch, context, format, devices.
+
+    ``runs`` tells whether the device has the rates that a format needs. Where the longest sequence is
+    the engine's to choose, a shorter one is tried alone and beside each format.
+    """
+
+    def fits(changed: LedgerInput) -> bool:
+        return rules(changed).fits is True
+
+    return tuple(Remedy(settings) for settings in _remedies(given, fits, _FORMATS[engine], runs))
 
 
-def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest value from 1 to ``most`` that fits, if memory only grows with it."""
-    if most < 1 or not fits(1):
+def _remedies(
+    given: LedgerInput, fits: Fits, formats: Sequence[str], runs: Callable[[ModelSpec], bool]
+) -> Iterator[tuple[Setting, ...]]:
+    batch = _largest(given.batch - 1, lambda n: fits(replace(given, batch=n)))
+    if batch is not None:
+        yield (("batch", batch),)
+    context = _largest(given.context - 1, lambda n: fits(_shorter(given, n)))
+    if context is not None:
+        yield (("context", context),)
+    length = _shorter_limit(given, fits)
+    if length is not None:
+        yield (("max_model_len", length),)
+    yield from _other_format(given, fits, formats, runs)
+    for count in _COUNTS:
+        if _works(partial(_over_devices, given, count), fits):
+            yield (("tp", given.layout.tp * count),)
+            break
+
+
+def _other_format(
+    given: LedgerInput, fits: Fits, formats: Sequence[str], runs: Callable[[ModelSpec], bool]
+) -> Iterator[tuple[Setting, ...]]:
+    """The mildest format that is enough by itself; before it, one that is enough with a shorter limit."""
+    shortened = False
+    for name in formats:
+        try:
+            changed = _in_format(given, name)
+        except RooflensError:
+            continue
+        if not runs(changed.spec):
+            continue
+        if fits(changed):
+            yield (("weights", name),)
+            return
+        length = None if shortened else _shorter_limit(changed, fits)
+        if length is not None:
+            shortened = True
+            yield (("weights", name), ("max_model_len", length))
+
+
+def _largest(most: int, fits: Callable[[int], bool], *, least: int = 1) -> int | None:
+    """The largest value from ``least`` to ``most`` that fits, if memory only grows with it."""
+    if most < least or not fits(least):
         return None
-    low, high = 1, most + 1
+    low, high = least, most + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
-def _remedies(given: LedgerInput, fits: Callable[[LedgerInput], bool]) -> Iterator[Remedy]:
-    batch = _largest(given.batch - 1, lambda n: fits(replace(given, batch=n)))
-    if batch is not None:
-        yield Remedy("batch", batch)
-    context = _largest(given.context - 1, lambda n: fits(_shorter(given, n)))
-    if context is not None:
-        yield Remedy("context", context)
-    for name in _FORMATS:
-        if _fits_after(partial(_in_format, given, name), fits):
-            yield Remedy("weights", name)
-            break
-    for count in _COUNTS:
-        layout = replace(given.layout, tp=given.layout.tp * count)
-        if _fits_after(partial(_laid_out, given, layout), fits):
-            yield Remedy("tp", layout.tp)
-            break
+def _shorter_limit(given: LedgerInput, fits: Fits) -> int | None:
+    """The longest max_model_len that fits, if that is shorter than now but holds the workload."""
+    now = given.max_model_len or given.spec.max_context
+    if now is None:
+        return None
+    return _largest(now - 1, lambda n: fits(replace(given, max_model_len=n)), least=max(1, given.context))
 
 
-def _fits_after(change: Callable[[], LedgerInput], fits: Callable[[LedgerInput], bool]) -> bool:
-    """A change that the model's shapes or formats refuse is no remedy."""
+def _works(change: Callable[[], LedgerInput], fits: Fits) -> bool:
+    """A change that the model's shapes refuse is no remedy."""
     try:
         return fits(change())
     except RooflensError:
@@ -75,7 +127,8 @@ def _shorter(given: LedgerInput, context: int) -> LedgerInput:
     return replace(given, context=context, prompt=min(given.prompt, context))
 
 
-def _laid_out(given: LedgerInput, layout: Layout) -> LedgerInput:
+def _over_devices(given: LedgerInput, count: int) -> LedgerInput:
+    layout = replace(given.layout, tp=given.layout.tp * count)
     return replace(given, layout=layout, stages=rank_specs(given.spec, layout))
 
 

@@ -53,6 +53,8 @@ class Sweep(Mapping[str, Any]):
     columns: Columns
     axis: str
     knee: Knee
+    model: str
+    device: str
 
     def __getitem__(self, name: str) -> Any:
         return self.columns[name]
@@ -67,6 +69,8 @@ class Sweep(Mapping[str, Any]):
         """As JSON: columns as lists, null for unknown."""
         return {
             "schema": "rooflens.sweep/1",
+            "model": self.model,
+            "device": self.device,
             "axis": self.axis,
             "knee": self.knee.to_dict(),
             "columns": {name: values.tolist() for name, values in self.columns.items()},
@@ -122,7 +126,7 @@ def sweep_spec(
     if len(times) > 1:
         slowest = times[int(np.argmax([np.max(one.bound_s) for one in times]))]
     total = np.max(np.stack([_memory(stage, workload, replica, contexts) for stage in stages]), axis=0)
-    return _as_sweep(device, batches, contexts, slowest, total)
+    return _as_sweep(spec, device, batches, contexts, slowest, total)
 
 
 def _memory(stage: ModelSpec, workload: Workload, replica: Any, contexts: Any) -> Any:
@@ -137,7 +141,9 @@ def _memory(stage: ModelSpec, workload: Workload, replica: Any, contexts: Any) -
     return fixed + replica * (sequence + state_sequence_bytes(stage)) + activations
 
 
-def _as_sweep(device: Device, batches: Any, contexts: Any, times: StepTimes, total: Any) -> Sweep:
+def _as_sweep(
+    spec: ModelSpec, device: Device, batches: Any, contexts: Any, times: StepTimes, total: Any
+) -> Sweep:
     import numpy as np
 
     shape = np.broadcast_shapes(batches.shape, contexts.shape)
@@ -165,7 +171,8 @@ def _as_sweep(device: Device, batches: Any, contexts: Any, times: StepTimes, tot
         columns["fits"] = memory <= capacity
     axis = "context" if batches.shape[0] == 1 and contexts.shape[1] > 1 else "batch"
     along = slice(0, shape[1]) if axis == "context" else slice(0, None, shape[1])
-    return Sweep(columns, axis, find_knee({name: values[along] for name, values in columns.items()}, axis))
+    knee = find_knee({name: values[along] for name, values in columns.items()}, axis)
+    return Sweep(columns, axis, knee, spec.name, device.name)
 
 
 def find_knee(columns: Columns, axis: str) -> Knee:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 PHRASES: dict[str, str] = {
+    "full_stop": ".",
     "sentence_gap": " ",
     "list_gap": ", ",
     "range": "{low} – {high}",
@@ -56,6 +57,7 @@ PHRASES: dict[str, str] = {
     "plan.remedy.none": "No change of batch, context, weight format or number of devices alone makes it fit.",
     "plan.remedy.batch": "batch {value}",
     "plan.remedy.context": "context {value}",
+    "plan.remedy.max_model_len": "max_model_len {value}",
     "plan.remedy.weights": "weights in {value}",
     "plan.remedy.tp": "{value} devices",
     "plan.decode.one": "Decode is {limit}: at most {rate} tok/s (likely {low} – {high}).",
@@ -183,6 +185,7 @@ PHRASES: dict[str, str] = {
     "cache.held": "at {tokens} tok",
     "cache.held.none": "held",
     # Devices
+    "device.by_hand": "a device given by hand",
     "devices.id": "device",
     "devices.memory": "memory",
     "devices.bandwidth": "bandwidth",
@@ -319,7 +322,8 @@ PHRASES: dict[str, str] = {
     "chart.memory.refused": "{total} of {capacity}, does not start",
     "chart.axis.batch": "batch (sequences per step)",
     "chart.axis.context": "context (tokens per sequence)",
-    "chart.sweep.title": "Decode over {axis}: the limit",
+    "chart.sweep.title": "{model} on {device}: decode over {axis}, at the limit",
+    "sweep.title": "{model} on {device}",
     "chart.sweep.rate": "tok/s, all sequences",
     "chart.sweep.time": "time of one step",
     "chart.sweep.bound": "the step",

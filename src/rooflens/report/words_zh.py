@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 PHRASES: dict[str, str] = {
+    "full_stop": "。",
     "sentence_gap": "",
     "list_gap": "、",
     "range": "{low} – {high}",
@@ -56,6 +57,7 @@ PHRASES: dict[str, str] = {
     "plan.remedy.none": "仅靠调整批大小、上下文、权重格式或设备数量都放不下。",
     "plan.remedy.batch": "批大小 {value}",
     "plan.remedy.context": "上下文 {value}",
+    "plan.remedy.max_model_len": "max_model_len {value}",
     "plan.remedy.weights": "{value} 权重",
     "plan.remedy.tp": "{value} 台设备",
     "plan.decode.one": "解码{limit}：至多 {rate} tok/s（大致 {low} – {high}）。",
@@ -183,6 +185,7 @@ PHRASES: dict[str, str] = {
     "cache.held": "{tokens} tok 时",
     "cache.held.none": "占用",
     # devices
+    "device.by_hand": "手动指定的设备",
     "devices.id": "设备",
     "devices.memory": "显存",
     "devices.bandwidth": "带宽",
@@ -319,7 +322,8 @@ PHRASES: dict[str, str] = {
     "chart.memory.refused": "{total} / {capacity}，无法启动",
     "chart.axis.batch": "批大小（每步序列数）",
     "chart.axis.context": "上下文（每条序列的 token 数）",
-    "chart.sweep.title": "解码极限随{axis}的变化",
+    "chart.sweep.title": "{model}，{device}：解码随{axis}变化的极限",
+    "sweep.title": "{model}，运行于 {device}",
     "chart.sweep.rate": "tok/s（全部序列）",
     "chart.sweep.time": "单步耗时",
     "chart.sweep.bound": "一步",

@@ -29,13 +29,13 @@ _MOST_TICKS = 14
 _TIME_SPAN = 10_000  # a part that takes less than this share of the step is left out
 
 
-def sweep_chart(sweep: Sweep, say: Words, *, dark: bool = False, title: str | None = None) -> Any:
+def sweep_chart(sweep: Sweep, say: Words, *, dark: bool = False) -> Any:
     """An Altair chart of a sweep along its axis. Raises DependencyError without the extra ``plot``."""
     theme = DARK if dark else LIGHT
     drawing = _Drawing(sweep, say, theme)
     from rooflens.report.tables.sweep import knee_sentence
 
-    head = title or say("chart.sweep.title", axis=say(f"axis.{sweep.axis}"))
+    head = say("chart.sweep.title", model=sweep.model, device=sweep.device, axis=say(f"axis.{sweep.axis}"))
     return finish(drawing.panels(), theme, head, knee_sentence(sweep, say))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -36,9 +35,6 @@ from rooflens.units import (
     format_share,
 )
 
-if TYPE_CHECKING:
-    from rooflens.analysis.remedies import Remedy
-
 
 def plan_report(plan: Plan, say: Words, *, over: Sequence[tuple[str, float]] = ()) -> RenderableType:
     """The whole answer. ``over`` lists the limits that it misses: (ttft or tpot, seconds)."""
@@ -48,7 +44,7 @@ def plan_report(plan: Plan, say: Words, *, over: Sequence[tuple[str, float]] = (
         verdict(plan, say),
         Text(speed_sentence(plan, say)),
         *(Text(over_sentence(plan, say, name, limit_s), style=BAD) for name, limit_s in over),
-        memory_section(plan.ledger, say, sequence_tokens=plan.workload.context, batch=plan.workload.batch),
+        memory_section(plan, say),
         speed_section(plan, say),
         split_section(plan, say),
         section(heading(say("ridge_batch")), Text(ridge_sentence(plan, say))),
@@ -60,15 +56,16 @@ def plan_report(plan: Plan, say: Words, *, over: Sequence[tuple[str, float]] = (
     return Group(*parts)
 
 
-def device_name(plan: Plan) -> str:
+def device_name(plan: Plan, say: Words) -> str:
     """The device, with its count where there are several."""
     count = plan.workload.layout.devices
-    return plan.device.name if count == 1 else f"{count} × {plan.device.name}"
+    name = say("device.by_hand") if plan.device.name == "by hand" else plan.device.name
+    return name if count == 1 else f"{count} × {name}"
 
 
 def title(plan: Plan, say: Words) -> Text:
     """Model and device, and the workload under them."""
-    made = Text(plan.spec.name + say("plan.title.on", device=device_name(plan)), style="bold")
+    made = Text(plan.spec.name + say("plan.title.on", device=device_name(plan, say)), style="bold")
     return made.append("\n" + " · ".join(workload_facts(plan, say)), style=f"not bold {QUIET}")
 
 
@@ -105,24 +102,21 @@ def verdict(plan: Plan, say: Words) -> Text:
     said = say("plan.fits.no", **amounts) if ledger.deficit_bytes else say("plan.fits.refused")
     made = Text(said, style=BAD)
     for reason in ledger.reasons:
-        made.append(say("sentence_gap") + reason, style="not bold")
+        made.append(say("sentence_gap") + reason.rstrip(".") + say("full_stop"), style="not bold")
     made.append(say("sentence_gap") + remedy(plan, say), style="default not bold")
     return made
 
 
 def remedy(plan: Plan, say: Words) -> str:
-    """What would make it fit: each of these changes alone is enough."""
+    """What would make it fit: each of these is enough."""
     if not plan.remedies:
         return say("plan.remedy.none")
-    changes = [
-        say(f"plan.remedy.{change.kind}", value=f"{change.value:,}" if _is_count(change) else change.value)
-        for change in plan.remedies
-    ]
+    changes = [" + ".join(_setting(*setting, say) for setting in change.settings) for change in plan.remedies]
     return say("plan.remedy", changes=say("list_gap").join(changes))
 
 
-def _is_count(change: Remedy) -> bool:
-    return isinstance(change.value, int)
+def _setting(name: str, value: str | int, say: Words) -> str:
+    return say(f"plan.remedy.{name}", value=f"{value:,}" if isinstance(value, int) else value)
 
 
 def speed_sentence(plan: Plan, say: Words) -> str:
@@ -154,11 +148,12 @@ def over_sentence(plan: Plan, say: Words, name: str, limit_s: float) -> str:
     return say(f"plan.over.{name}", time=likely, limit=format_seconds(limit_s))
 
 
-def memory_section(ledger: Ledger, say: Words, *, sequence_tokens: int, batch: int) -> RenderableType:
+def memory_section(plan: Plan, say: Words) -> RenderableType:
     """The ledger with shares and bars, the capacity, and how many requests fit."""
+    ledger = plan.ledger
     whole = max(ledger.total_bytes, ledger.capacity_bytes or 0)
     rows = [_ledger_row(row, ledger.total_bytes, whole, say) for row in ledger.rows]
-    rows += _against_capacity(ledger, say)
+    rows += _against_capacity(ledger, say, capacity_evidence(plan))
     heads = [
         Head(say("memory.item")),
         Head(say("memory.size"), number=True),
@@ -171,7 +166,7 @@ def memory_section(ledger: Ledger, say: Words, *, sequence_tokens: int, batch: i
     parts: list[RenderableType] = [body]
     if outside:
         parts += [Text(say("memory.outside"), style=QUIET), table([Head(), Head(number=True)], outside)]
-    parts.append(Text(room_sentence(ledger, say, sequence_tokens=sequence_tokens, batch=batch)))
+    parts.append(Text(room_sentence(ledger, say, sequence_tokens=plan.workload.context)))
     return section(heading(say("memory.title"), say("memory.per_device")), *parts)
 
 
@@ -189,13 +184,20 @@ def _ledger_row(row: LedgerRow, total: int, whole: int, say: Words) -> tuple[Ren
     )
 
 
-def _against_capacity(ledger: Ledger, say: Words) -> list[tuple[RenderableType, ...]]:
+def capacity_evidence(plan: Plan) -> str | None:
+    """How the capacity is known: as the device's memory, or derived from it by an engine's share."""
+    same = plan.ledger.capacity_bytes == plan.device.memory_bytes
+    return plan.device.memory_evidence if same else "derived"
+
+
+def _against_capacity(ledger: Ledger, say: Words, evidence: str | None) -> list[tuple[RenderableType, ...]]:
     """The total, the capacity, and what is left or missing."""
     total = Text(format_bytes(ledger.total_bytes), style="bold")
     rows: list[tuple[RenderableType, ...]] = [(Text(say("total"), style="bold"), total, "", "", "")]
     if ledger.capacity_bytes is None:
         return rows
-    rows.append((say("memory.capacity"), format_bytes(ledger.capacity_bytes), "", "", ""))
+    capacity = format_bytes(ledger.capacity_bytes)
+    rows.append((say("memory.capacity"), capacity, "", "", tag(say, evidence)))
     if ledger.deficit_bytes:
         name, left, style = say("memory.missing"), ledger.deficit_bytes, BAD
     else:
@@ -203,7 +205,7 @@ def _against_capacity(ledger: Ledger, say: Words) -> list[tuple[RenderableType, 
     return [*rows, (Text(name, style=style), Text(format_bytes(left), style=style), "", "", "")]
 
 
-def room_sentence(ledger: Ledger, say: Words, *, sequence_tokens: int, batch: int) -> str:
+def room_sentence(ledger: Ledger, say: Words, *, sequence_tokens: int) -> str:
     """How many tokens and sequences the memory left for the cache holds."""
     if ledger.kv_capacity_bytes is None:
         return say("room.unknown")
@@ -267,7 +269,15 @@ def speed_section(plan: Plan, say: Words) -> RenderableType:
         bandwidth=format_bandwidth(decode.bandwidth_bytes_per_s),
         ridge=format_rate(ridge),
     )
-    return section(heading(say("speed.title")), Text(rates, style=QUIET), Text(), table(heads, rows))
+    known = " / ".join(say.term("evidence", how) for how in dict.fromkeys(_rate_evidence(plan)))
+    line = Text(f"{rates} · {known}" if known else rates, style=QUIET)
+    return section(heading(say("speed.title")), line, Text(), table(heads, rows))
+
+
+def _rate_evidence(plan: Plan) -> list[str]:
+    """How the two roofs are known."""
+    peak = plan.device.peak(plan.rates.compute_dtype).evidence
+    return [how for how in (peak, plan.device.bandwidth_evidence) if how is not None]
 
 
 def _intensity(phase: PhaseResult, ridge: float, say: Words) -> str:
@@ -373,5 +383,7 @@ def _gain(value: float | None) -> str:
 
 
 def _evidence_used(plan: Plan) -> set[str | None]:
-    used: set[str | None] = {"exact", "bound", "roofline", "estimate"}
+    used: set[str | None] = {"exact", "bound", "roofline", "estimate", *_rate_evidence(plan)}
+    if plan.ledger.capacity_bytes is not None:
+        used.add(capacity_evidence(plan))
     return used | {row.evidence for row in (*plan.ledger.rows, *plan.ledger.outside)}

@@ -16,9 +16,10 @@ LONGEST = 40
 """Rows that are printed; of a longer sweep an even choice, the knee always among them."""
 
 
-def sweep_report(sweep: Sweep, say: Words, *, title: str = "") -> RenderableType:
-    """The knee in one sentence, then one line per point. ``title`` names model and device."""
-    parts: list[RenderableType] = [Text(title, style="bold")] if title else []
+def sweep_report(sweep: Sweep, say: Words) -> RenderableType:
+    """The knee in one sentence, then one line per point."""
+    title = say("sweep.title", model=sweep.model, device=sweep.device)
+    parts: list[RenderableType] = [Text(title, style="bold")]
     parts += [Text(knee_sentence(sweep, say)), Text()]
     count = len(sweep["batch"])
     shown = shown_rows(count, _knee_rows(sweep))
