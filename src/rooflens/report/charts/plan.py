@@ -23,6 +23,6 @@ def plan_chart(plan: Plan, say: Words, *, dark: bool = False, title: str | None 
     roofline, explained = roofline_panel(plans_view([plan]), points, say, theme)
     named = [NamedLedger(say("memory.title"), plan.ledger)]
     panels = altair.vconcat(memory_panel(named, say, theme), roofline, spacing=30)
-    head = title or plan.spec.name + say("plan.title.on", device=device_name(plan))
+    head = title or plan.spec.name + say("plan.title.on", device=device_name(plan, say))
     lines = [" · ".join(workload_facts(plan, say)), *wrapped(speed_sentence(plan, say), _LINE)]
     return finish(panels.resolve_scale(color="independent"), theme, head, *lines, *explained)
