@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,19 @@ def _prepare(
     from rooflens.analysis.workload import make_workload
 
     spec = read_spec_of(model, weights)
+    if weights is None and spec.dtype == "fp32":
+        from rooflens.analysis.engines import served_dtype
+
+        served = served_dtype(settings.get("engine", "none"), spec.dtype)
+        if served is not None and spec.quantization is None and spec.free_form is None:
+            note = f"{settings['engine']} runs fp32 checkpoints in {served} unless fp32 is asked for"
+            spec = _with_note(_in_format(spec, served), note)
     return spec, resolve_device(device, **by_hand), make_workload(spec, **settings)
+
+
+@lru_cache(maxsize=64)
+def _with_note(spec: ModelSpec, note: str) -> ModelSpec:
+    return replace(spec, notes=(*spec.notes, note))
 
 
 def plan(
@@ -251,6 +264,7 @@ def roofline(
     intensities: Sequence[float] = (),
     dtype: str | None = None,
     model: ModelSource | None = None,
+    batch: Sequence[int] | int = (1, 8, 32, 128),
     peak: float | None = None,
     bandwidth: float | None = None,
     memory: float | None = None,
@@ -258,12 +272,17 @@ def roofline(
 ) -> RooflineView:
     """The roof of a device with points at ``intensities`` (FLOP/byte) and at a model's phases.
 
-    ``settings`` are those of ``plan`` and need a ``model``.
+    The phases are the prefill at the first ``batch`` and decode at each. ``settings`` are those of
+    ``plan``; they and ``batch`` matter with a ``model`` only.
     """
     from rooflens.analysis.points import roofline_view
 
     found = resolve_device(device, peak=peak, bandwidth=bandwidth, memory=memory)
-    plans = [("", plan(model, found, **settings))] if model is not None else []
+    plans = []
+    if model is not None:
+        spec = read_spec_of(model)
+        batches = [batch] if isinstance(batch, int) else batch
+        plans = [plan(spec, found, batch=one, **settings) for one in batches]
     return roofline_view(found, intensities=intensities, plans=plans, dtype=dtype)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rooflens.dtypes import spelt
 from rooflens.errors import InputError, UnsupportedError
 
 Evidence = Literal["spec", "derived", "measured", "given"]
@@ -18,26 +19,14 @@ DTYPES = (
 ANY_DTYPE = "any"
 """The dtype of a peak given by hand: it answers for whichever dtype is asked."""
 
-_SPELLINGS = {
-    "float32": "fp32",
-    "f32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "f16": "fp16",
-    "half": "fp16",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-    "nvfp4": "fp4",
-    "mxfp4": "fp4",
-}
+# The matrix units compute both 4-bit formats at one rate.
+_FOUR_BIT = {"nvfp4": "fp4", "mxfp4": "fp4"}
 
 
 def compute_dtype_name(dtype: str) -> str:
     """The catalogue's name of a compute dtype (``bfloat16`` is ``bf16``); InputError if there is none."""
-    name = dtype.strip().lower()
-    name = _SPELLINGS.get(name, name)
+    name = spelt(dtype)
+    name = _FOUR_BIT.get(name, name)
     if name not in DTYPES:
         raise InputError("compute dtype is unknown", value=dtype, allowed=", ".join(DTYPES))
     return name

@@ -39,3 +39,15 @@ def rules_for(engine: str) -> LedgerRules:
     module, function = found
     rules: LedgerRules = getattr(import_module(module), function)
     return rules
+
+
+# Engines that run an fp32 checkpoint in 16 bits unless fp32 is asked for (their dtype "auto").
+_HALVES_FP32 = ("vllm", "sglang")
+
+
+def served_dtype(engine: str, dtype: str) -> str | None:
+    """The element type that ``engine`` runs a checkpoint of ``dtype`` in by default, None if its own.
+
+    Source: vLLM's ``_resolve_auto_dtype`` and SGLang's ``_get_and_verify_dtype``.
+    """
+    return "bf16" if engine in _HALVES_FP32 and dtype == "fp32" else None

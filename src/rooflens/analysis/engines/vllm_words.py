@@ -96,10 +96,6 @@ def notes(
             f"CUDA graphs take about {gib(stage.graphs.bytes)} more after the pool is taken, outside the "
             "utilization"
         )
-    if given.spec.dtype == "fp32" and given.spec.free_form is None:
-        said.append(
-            "vLLM runs an fp32 checkpoint in 16 bits unless dtype float32 is asked: name bf16 weights"
-        )
     if settings.kv_dtype != given.kv_dtype:
         said.append(f"the cache is {settings.kv_dtype}, as the checkpoint's own scheme says")
     if rules.counts_reserved:

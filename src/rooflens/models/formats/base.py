@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from rooflens.dtypes import spelt
 from rooflens.errors import UnsupportedError
 from rooflens.units import BITS_PER_BYTE
 
@@ -22,23 +23,12 @@ DTYPE_BITS: dict[str, int] = {
     "int4": 4,
 }
 
-# How configs, checkpoints and people spell them.
-DTYPE_ALIASES: dict[str, str] = {
-    "float64": "fp64", "double": "fp64", "f64": "fp64",
-    "float32": "fp32", "float": "fp32", "f32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16", "half": "fp16", "f16": "fp16",
-    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
-    "f8_e4m3": "fp8", "f8_e5m2": "fp8",
-}  # fmt: skip
-
 _ZERO_POINT_WORD_BITS = 32
 
 
 def dtype_name(text: str, *, field: str = "dtype") -> str:
     """The one spelling Rooflens uses for an element type; raises UnsupportedError by name."""
-    name = text.strip().lower().removeprefix("torch.")
-    name = DTYPE_ALIASES.get(name, name)
+    name = spelt(text)
     if name not in DTYPE_BITS:
         raise UnsupportedError(
             f"{field} is not a known element type", value=text, allowed=", ".join(DTYPE_BITS)

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
+from rooflens.dtypes import DTYPE_ALIASES
 from rooflens.errors import UnsupportedError
 from rooflens.models.formats import layouts
-from rooflens.models.formats.base import DTYPE_ALIASES, WeightFormat, plain_format
+from rooflens.models.formats.base import WeightFormat, plain_format
 from rooflens.models.formats.gguf_recipes import RECIPE_ALIASES, RECIPES
 from rooflens.models.formats.rewrite import BLOCK_ROLES, Role
 from rooflens.models.formats.scheme import FormatScheme, in_blocks

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
+from rooflens.dtypes import DTYPE_ALIASES
 from rooflens.errors import UnsupportedError
 from rooflens.models.checkpoint.ggml_types import GGML_TYPES_BY_NAME
-from rooflens.models.formats.base import DTYPE_ALIASES, DTYPE_BITS
+from rooflens.models.formats.base import DTYPE_BITS
 from rooflens.models.formats.layouts import BYTE, NVFP4_GROUP
 from rooflens.units import BITS_PER_BYTE
 
