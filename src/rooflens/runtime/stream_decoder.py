@@ -28,6 +28,10 @@ class Decoder(Protocol):
         """The token as the vocabulary spells it."""
         ...
 
+    def is_special(self, token_id: int) -> bool:
+        """Whether ``decode`` leaves the token out when it skips special ones."""
+        ...
+
 
 class StreamDecoder:
     """One answer's text, piece by piece: ``"".join(pieces) == decode(all tokens)``.
@@ -38,8 +42,9 @@ class StreamDecoder:
     def __init__(self, decoder: Decoder, prompt: Sequence[int] = (), *, skip_special: bool = True) -> None:
         self._decoder = decoder
         self._skip_special = skip_special
+        self._in_bytes = False  # whether the last token that shows is part of a run of bytes
         # _window: tokens decoded together. Its first _given have been given out as text, or are the prompt's.
-        self._window = list(prompt[-_CONTEXT_TOKENS:])
+        self._window = list(prompt[self._context_start(prompt) :])
         self._given = len(self._window)
         if self._window and not self._text(self._window):
             self._window, self._given = [], 0
@@ -47,8 +52,9 @@ class StreamDecoder:
     def push(self, token_id: int) -> str:
         """The text that this token completes; empty while a character is unfinished."""
         self._window.append(token_id)
-        spelt = self._decoder.token_text(token_id)
-        if spelt is not None and _BYTE_TOKEN.fullmatch(spelt):
+        if not (self._skip_special and self._decoder.is_special(token_id)):
+            self._in_bytes = self._is_byte(token_id)
+        if self._in_bytes:
             return ""
         text = self._text(self._window)
         if text.endswith(_REPLACEMENT):
@@ -58,6 +64,17 @@ class StreamDecoder:
     def finish(self) -> str:
         """The rest, unfinished characters as U+FFFD."""
         return self._give(self._text(self._window))
+
+    def _context_start(self, prompt: Sequence[int]) -> int:
+        """Where the context begins: never inside a run of byte tokens, which is read as a whole."""
+        start = max(0, len(prompt) - _CONTEXT_TOKENS)
+        while start > 0 and self._is_byte(prompt[start]):
+            start -= 1
+        return start
+
+    def _is_byte(self, token_id: int) -> bool:
+        spelt = self._decoder.token_text(token_id)
+        return spelt is not None and _BYTE_TOKEN.fullmatch(spelt) is not None
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return self._decoder.decode(token_ids, skip_special=self._skip_special)

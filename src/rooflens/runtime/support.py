@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflens.errors import InputError, UnsupportedError
-from rooflens.models.spec import Attention, DenseMlp, Layer, ModelSpec, Norm
+from rooflens.models.spec import Attention, DenseMlp, Layer, Linear, ModelSpec, Norm, layer_linears
 from rooflens.runtime.blocks.rotary import SCALINGS
 from rooflens.runtime.kernels.eager import ACTIVATIONS
 
@@ -36,6 +36,8 @@ def check_supported(spec: ModelSpec, *, model_types: Sequence[str] | None = None
     for part, present in parts.items():
         if present:
             raise _refused(spec, part)
+    if spec.head is not None:
+        _check_linear(spec, spec.head, where="head")
     if spec.embedding is not None and spec.embedding.dim != spec.hidden_size:
         raise _refused(spec, f"a token table of another width ({spec.embedding.dim})")
     for group in spec.groups:
@@ -72,11 +74,20 @@ def _check_layer(spec: ModelSpec, layer: Layer, *, where: str) -> None:
         _check_norm(spec, norm, where=where)
     _check_attention(spec, layer.mixers[0], where=where)
     _check_mlp(spec, layer.mlp, where=where)
+    for _, linear, _ in layer_linears(layer):
+        _check_linear(spec, linear, where=where)
 
 
 def _check_norm(spec: ModelSpec, norm: Norm, *, where: str) -> None:
-    if norm.groups != 1:
-        raise _refused(spec, f"{where}: {norm.name} with a weight for every head")
+    if norm.groups != 1 or norm.borrowed:
+        raise _refused(spec, f"{where}: {norm.name} with a weight for every head, or another layer's")
+
+
+def _check_linear(spec: ModelSpec, linear: Linear, *, where: str) -> None:
+    if linear.borrowed:
+        raise _refused(spec, f"{where}: {linear.name} with another layer's weights")
+    if linear.transposed or linear.bare or any(part.layout != "stacked" for part in linear.parts):
+        raise _refused(spec, f"{where}: {linear.name} stored in an order of its own")
 
 
 def _check_attention(spec: ModelSpec, mixer: Attention, *, where: str) -> None:
@@ -89,6 +100,7 @@ def _check_attention(spec: ModelSpec, mixer: Attention, *, where: str) -> None:
         "attention sinks": mixer.sinks,
         "ALiBi positions": mixer.alibi,
         "clamped q, k and v": mixer.qkv_clip is not None,
+        "norms of q and k after their rotation": mixer.norm_after_rotary,
         "a sparse-attention indexer": bool(mixer.indexer_key_dim),
         "values of another size than keys": mixer.value_dim != mixer.head_dim,
         "tensors beside its projections": bool(mixer.parameters),

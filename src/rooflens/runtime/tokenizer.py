@@ -42,6 +42,8 @@ class Tokenizer:
         special_tokens: Mapping[str, str] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self._special_ids = frozenset(index for index, token in added.items() if token.special)
         self.eos_ids = frozenset(eos_ids)
         self.bos_id = bos_id
         self.chat_template = (
@@ -74,6 +76,10 @@ class Tokenizer:
         """The token as the vocabulary spells it, None for an unknown id."""
         spelt: str | None = self._tokenizer.id_to_token(token_id)
         return spelt
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether ``decode`` leaves the token out when it skips special ones."""
+        return token_id in self._special_ids
 
     def stream(self, prompt: Sequence[int] = (), *, skip_special: bool = True) -> StreamDecoder:
         """A decoder for one answer, token by token."""

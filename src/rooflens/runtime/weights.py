@@ -150,7 +150,7 @@ class _Loader:
         spec = module.spec
         name = f"{prefix}{spec.source}"
         if spec.affine:
-            wide = torch.float32 if spec.offset else self.model.dtype
+            wide = torch.float32 if spec.offset or spec.dtype == "fp32" else self.model.dtype
             weight = self.tensor(f"{name}.weight", (spec.size,), wide)
             if spec.offset and not self.source.norms_include_offset:
                 weight = weight + spec.offset
