@@ -15,6 +15,7 @@ from rooflens.cli.options import (
     workload_options,
 )
 from rooflens.cli.output import answer
+from rooflens.cli.sweep import parse_axis
 from rooflens.errors import InputError
 
 
@@ -37,7 +38,8 @@ def parse_intensities(text: str | None) -> list[float]:
 @click.option("--dtype", metavar="TYPE", help="Compute type of the roof without MODEL. [bf16, else fp16]")
 @click.option("--intensity", "-i", metavar="LIST", help="FLOP/byte, e.g. 1,10,165,1000.")
 @device_options
-@workload_options()
+@click.option("--batch", "-b", metavar="RANGE", help="Of MODEL: 1,8,32 or 1:256 (doubling). [1,8,32,128]")
+@workload_options(batch=False)
 @context_option
 @output_options("png", "svg", "pdf", "html", "json", "csv")
 def roofline(
@@ -52,12 +54,14 @@ def roofline(
 
     \b
     rooflens roofline --peak 165e12 --bandwidth 1e12 -i 1,10,165,1000
-    rooflens roofline llama-2-7b -d a100-sxm-80 --batch 32 -o roofline.svg
+    rooflens roofline llama-2-7b -d a100-sxm-80 --batch 1,32 -o roofline.svg
     """
     from rooflens import api
     from rooflens.cli.options import take_optional_model
 
     model = take_optional_model(options)
+    if options["batch"] is not None:
+        options["batch"] = parse_axis(options["batch"], field="--batch", least=1)
     settings = given(options)
     result = api.roofline(
         settings.pop("device", None),

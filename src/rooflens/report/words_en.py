@@ -290,6 +290,8 @@ PHRASES: dict[str, str] = {
     "knee.memory_full": "The knee is at {axis} {value}: from there on the memory is full.",
     "knee.communication": "The knee is at {axis} {value}: from there on the links between devices take longest.",
     # Roofline
+    "roofline.title": "Roofline of {device}",
+    "roofline.title.model": "{model} on the roofline of {device}",
     "roofline.sentence": "Below {ridge} FLOP per byte the memory ({bandwidth}) sets the pace, from there on the arithmetic ({peak}).",
     "roofline.roofs": "Roofs",
     "roofline.roof": "roof",
@@ -300,6 +302,7 @@ PHRASES: dict[str, str] = {
     "roofline.intensity": "FLOP/B",
     "roofline.attainable": "attainable",
     "roofline.share": "of peak",
+    "roofline.likely": "likely",
     "roofline.regime": "regime",
     "roofline.given": "given",
     # Charts
@@ -312,7 +315,6 @@ PHRASES: dict[str, str] = {
     "chart.rate": "attainable rate",
     "chart.ridge": "ridge {ridge} FLOP/B",
     "chart.point": "work",
-    "chart.roofline.title": "Roofline of {device}",
     "chart.roofline.roofs": "peak {peak} ({dtype}), memory {bandwidth}, ridge at {ridge} FLOP/B",
     "chart.roofline.legend": "markers: the limit that nothing can beat; bars below them: the likely range",
     "chart.of": "plan",

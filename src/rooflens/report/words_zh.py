@@ -290,6 +290,8 @@ PHRASES: dict[str, str] = {
     "knee.memory_full": "转折点在{axis} {value}：从此起显存已满。",
     "knee.communication": "转折点在{axis} {value}：从此起设备间通信最久。",
     # roofline
+    "roofline.title": "{device} 的屋顶线",
+    "roofline.title.model": "{model} 在 {device} 屋顶线上的位置",
     "roofline.sentence": "算术强度低于 {ridge} FLOP/B 时由显存带宽（{bandwidth}）决定速度，从此起由算力（{peak}）决定。",
     "roofline.roofs": "屋顶",
     "roofline.roof": "屋顶",
@@ -300,6 +302,7 @@ PHRASES: dict[str, str] = {
     "roofline.intensity": "FLOP/B",
     "roofline.attainable": "可达",
     "roofline.share": "占峰值",
+    "roofline.likely": "预计",
     "roofline.regime": "区域",
     "roofline.given": "指定",
     # 图表
@@ -312,7 +315,6 @@ PHRASES: dict[str, str] = {
     "chart.rate": "可达算力",
     "chart.ridge": "拐点 {ridge} FLOP/B",
     "chart.point": "工作",
-    "chart.roofline.title": "{device} 的屋顶线",
     "chart.roofline.roofs": "峰值 {peak}（{dtype}），显存带宽 {bandwidth}，拐点 {ridge} FLOP/B",
     "chart.roofline.legend": "标记：无法超越的极限；其下的竖条：预计范围",
     "chart.of": "方案",

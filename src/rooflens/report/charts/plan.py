@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rooflens.analysis.plan import Plan
+from rooflens.analysis.points import roofline_view
 from rooflens.report.charts.memory import NamedLedger, memory_panel
 from rooflens.report.charts.roofline import roofline_panel
 from rooflens.report.charts.theme import DARK, LIGHT, finish, require_altair, wrapped
-from rooflens.report.rooflines import plan_points, plans_view
+from rooflens.report.rooflines import view_points
 from rooflens.report.tables.plan import device_name, speed_sentence, workload_facts
 from rooflens.report.words import Words
 
@@ -19,8 +20,8 @@ def plan_chart(plan: Plan, say: Words, *, dark: bool = False, title: str | None 
     """An Altair chart of one plan. Raises DependencyError without the extra ``plot``."""
     altair = require_altair()
     theme = DARK if dark else LIGHT
-    points = plan_points([plan], labels=[say("point.batch", batch=f"{plan.workload.batch:,}")])
-    roofline, explained = roofline_panel(plans_view([plan]), points, say, theme)
+    view = roofline_view(plan.device, plans=[plan])
+    roofline, explained = roofline_panel(view, view_points(view, say), say, theme)
     named = [NamedLedger(say("memory.title"), plan.ledger)]
     panels = altair.vconcat(memory_panel(named, say, theme), roofline, spacing=30)
     head = title or plan.spec.name + say("plan.title.on", device=device_name(plan, say))

@@ -11,6 +11,7 @@ from rooflens.report.charts.roofline_points import draw_points, reserve_points
 from rooflens.report.charts.roofline_roofs import draw_caches, draw_regions, draw_ridge, draw_roofs
 from rooflens.report.charts.theme import DARK, LIGHT, Theme, finish
 from rooflens.report.rooflines import ChartPoint, view_points
+from rooflens.report.tables.roofline import roofline_title
 from rooflens.report.words import Words
 from rooflens.units import format_bandwidth, format_flops_per_s, format_rate
 
@@ -31,13 +32,13 @@ def roofline_chart(
     """
     theme = DARK if dark else LIGHT
     panel, subtitle = roofline_panel(view, points, say, theme, caches=caches)
-    head = title or say("chart.roofline.title", device=view.device.name)
+    head = title or roofline_title(view, say)
     return finish(panel, theme, head, *subtitle)
 
 
 def view_chart(view: RooflineView, say: Words, *, dark: bool = False) -> Any:
     """The chart of a view with the points that it has itself."""
-    return roofline_chart(view, view_points(view), say, dark=dark)
+    return roofline_chart(view, view_points(view, say), say, dark=dark)
 
 
 def roofline_panel(

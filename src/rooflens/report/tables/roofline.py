@@ -15,15 +15,24 @@ def roofline_report(view: RooflineView, say: Words) -> RenderableType:
     """Both roofs, their meeting point, and one line per point."""
     used: set[str | None] = set()
     parts: list[RenderableType] = [
-        Text(f"{view.device.name}  {view.compute_dtype}", style="bold"),
+        Text(f"{roofline_title(view, say)}, {view.compute_dtype}", style="bold"),
         Text(ridge_sentence(view, say)),
         _roofs(view, say, used),
     ]
     if view.points:
         used.add("bound")
+        used |= {"estimate"} if any(point.estimate_flops_per_s for point in view.points) else set()
         parts.append(_points(view, say))
     parts.append(legend(say, used))
     return Group(*parts)
+
+
+def roofline_title(view: RooflineView, say: Words) -> str:
+    """The device, and the model where its phases are shown."""
+    device = say("device.by_hand") if view.device.name == "by hand" else view.device.name
+    if view.model is None:
+        return say("roofline.title", device=device)
+    return say("roofline.title.model", device=device, model=view.model)
 
 
 def ridge_sentence(view: RooflineView, say: Words) -> str:
@@ -71,13 +80,14 @@ def _roofs(view: RooflineView, say: Words, used: set[str | None]) -> RenderableT
 
 
 def _points(view: RooflineView, say: Words) -> RenderableType:
+    likely = any(point.estimate_flops_per_s is not None for point in view.points)
     rows = [
         (
             point_label(point, say),
             format_rate(point.intensity_flops_per_byte),
             Text(format_flops_per_s(point.attainable_flops_per_s), style=KEY),
             format_share(point.share_of_peak),
-            Bar(point.share_of_peak, width=12),
+            *([_likely(point)] if likely else [Bar(point.share_of_peak, width=12)]),
             say(f"limited.{point.regime}"),
         )
         for point in view.points
@@ -87,17 +97,22 @@ def _points(view: RooflineView, say: Words) -> RenderableType:
         Head(say("roofline.intensity"), number=True),
         Head(say("roofline.attainable"), number=True),
         Head(say("roofline.share"), number=True),
-        Head(),
+        Head(say("roofline.likely"), number=True) if likely else Head(),
         Head(say("roofline.regime")),
     ]
     return section(heading(say("roofline.points")), table(heads, rows))
 
 
+def _likely(point: RooflinePoint) -> str:
+    likely = point.estimate_flops_per_s
+    return "-" if likely is None else format_flops_per_s(float(likely.mid))
+
+
 def point_label(point: RooflinePoint, say: Words) -> str:
-    """The phase's name in the language at hand; a bare intensity is called given."""
-    if not point.label:
+    """The phase with its batch; a bare intensity is called given."""
+    if point.phase is None:
         return say("roofline.given")
-    for phase in ("prefill", "decode"):
-        if point.label.startswith(phase):
-            return say(phase) + point.label.removeprefix(phase)
-    return point.label
+    name = say(point.phase.value)
+    if point.batch is None:
+        return name
+    return say("point.of", name=name, label=say("point.batch", batch=f"{point.batch:,}"))
