@@ -168,7 +168,6 @@ def test_a_gated_repository(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("files", "hint"),
     [
-        (["model-Q4_K_M.gguf"], "GGUF"),
         (["consolidated.safetensors", "params.json"], "vendor's own form"),
         (["adapter_config.json"], "adapter"),
         (["README.md"], "transformers model"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def _without_config(repo: HubRepo) -> NotFoundError:
             next="ask again with the network, or give a local path",
         )
     if any(name.endswith(".gguf") for name in names):
-        hint = "it holds GGUF files: download one and name the file"
+        hint = f"it holds GGUF files: name one as {repo.repo_id}:Q4_K_M or {repo.repo_id}/FILE.gguf"
     elif "params.json" in names or "consolidated.safetensors" in names:
         hint = "it has its vendor's own form: look for the copy in the form of transformers"
     elif "adapter_config.json" in names:
@@ -68,13 +69,22 @@ def _download(repo: HubRepo, name: str) -> Path:
         raise explain(error, repo=repo.repo_id, revision=repo.revision, file=name) from None
 
 
-def fetch_hub_config(repo_id: str, *, revision: str | None = None) -> HubConfig:
+def repository_names(repo: HubRepo) -> Collection[str]:
+    """The names of a repository's files; an error about its own name suggests bundled models."""
+    try:
+        return repo.names()
+    except RooflensError as error:
+        raise _with_suggestions(error, repo.repo_id) from None
+
+
+def fetch_hub_config(repo_id: str, *, revision: str | None = None, repo: HubRepo | None = None) -> HubConfig:
     """Download what describes the model ``repo_id``; honours HF_HUB_OFFLINE, HF_ENDPOINT and the login.
 
-    Raises NotFoundError and InputError in one sentence with the next step: a missing repository,
-    revision or config, a gated repository, no network and nothing in the cache.
+    ``repo``: the same repository where it has been listed already. Raises NotFoundError and InputError in
+    one sentence with the next step: a missing repository, revision or config, a gated repository, no
+    network and nothing in the cache.
     """
-    repo = HubRepo(repo_id, revision=revision)
+    repo = repo or HubRepo(repo_id, revision=revision)
     try:
         names = repo.names()
         if CONFIG not in names:

@@ -6,16 +6,18 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rooflens.errors import InputError, NotFoundError, UnsupportedError
+from rooflens.errors import InputError, NotFoundError
 from rooflens.models.bundled import CONFIG, QUANT_CONFIG, BundledMatch, match_bundled, near_bundled
 from rooflens.models.families.registry import read_spec
 from rooflens.models.json_input import read_json_object
 from rooflens.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from rooflens.models.headers.safetensors_model import ConfigSource
+    from rooflens.models.hub_config import HubConfig
 
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 
@@ -23,7 +25,12 @@ _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?")
 _HUB_PAGE = re.compile(
     r"https?://(?:www\.)?huggingface\.co/([^/\s]+/[^/\s]+?)(?:/(?:tree|blob)/([^/\s]+)\S*)?/?"
 )
-_CHECKPOINT_READER = "rooflens.models.checkpoint_model"
+# A file of a repository, by the label of its quantisation or by name, before or after the revision.
+_HUB_FILE = re.compile(
+    r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?:@([^\s:/]+))?"
+    r"(?::([\w.+-]+)|/([\w./+-]+\.(?:gguf|safetensors)))(?:@(\S+))?"
+)
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | ModelSpec
 
@@ -35,9 +42,11 @@ def read_model(source: Source) -> ModelSpec:
     """Read the model that ``source`` names; the same spec again while its files stay as they are.
 
     In this order: an existing path (a directory with a ``config.json``, such a file, a ``.safetensors`` or
-    ``.gguf`` file), a bundled name, a Hub id ``OWNER/NAME`` or ``OWNER/NAME@REVISION``. A mapping is taken as
-    the fields of a config.json; a ModelSpec is returned as it is. Raises NotFoundError, InputError or
-    UnsupportedError in one sentence with the next step.
+    ``.gguf`` file), a bundled name, a Hub id ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, a file on the Hub
+    (``OWNER/NAME:Q4_K_M``, ``OWNER/NAME/FILE.gguf``). Where there are weights, their headers are read and
+    decide; a config.json that is named itself counts alone. A mapping is taken as the fields of a
+    config.json; a ModelSpec is returned as it is. Raises NotFoundError, InputError or UnsupportedError in
+    one sentence with the next step.
     """
     if isinstance(source, ModelSpec):
         return source
@@ -50,6 +59,9 @@ def read_model(source: Source) -> ModelSpec:
     if not text.strip():
         raise InputError("the model has no name", allowed="a bundled name, a path, or OWNER/NAME on the Hub")
     path = Path(text).expanduser()
+    file = None if isinstance(source, os.PathLike) or _exists(path) else _hub_file(text)
+    if file is not None:
+        return file
     if isinstance(source, os.PathLike) or _looks_like_path(text) or _is_model(path):
         return _from_path(path)
     match = match_bundled(text)
@@ -57,7 +69,7 @@ def read_model(source: Source) -> ModelSpec:
         return _from_bundled(match)
     hub = _HUB_ID.fullmatch(text)
     if hub is not None:
-        return _from_hub(hub[1], hub[2])
+        return _from_hub(hub[1], hub[2], headers=True)
     if _exists(path):
         return _from_path(path)  # to say what it lacks
     near = near_bundled(text)
@@ -75,6 +87,14 @@ def clear_model_cache() -> None:
 
 def _looks_like_path(text: str) -> bool:
     return text.startswith((".", "~", os.sep)) or text.endswith((".json", *WEIGHT_SUFFIXES))
+
+
+def _hub_file(text: str) -> ModelSpec | None:
+    """The model of a file on the Hub; None for other names, and for what lies in a folder of this machine."""
+    match = _HUB_FILE.fullmatch(text)
+    if match is None or text.endswith(".json") or _exists(Path(text.partition("/")[0])):
+        return None
+    return _from_hub(match[1], match[2] or match[5], match[3] or match[4], headers=True)
 
 
 def _exists(path: Path) -> bool:
@@ -108,7 +128,7 @@ def _path_name(path: Path) -> str:
     """A model's name from its place: the folder's, or the repository's in the Hub's cache."""
     folder = path if path.is_dir() else path.parent
     if path.is_file() and path.name != CONFIG:
-        return path.stem
+        return _PART.sub("", path.stem)
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
     return folder.resolve().name
@@ -121,10 +141,15 @@ def _from_path(path: Path) -> ModelSpec:
         if path.suffix in WEIGHT_SUFFIXES:
             return _from_weights(path)
         return _from_config(path, None, name=_path_name(path))
+    weights = _weight_files(path)
     if (path / CONFIG).is_file():
+        notes = _left_out(path, weights)
+        if notes is None:
+            return _from_weights(path)
         quant = path / QUANT_CONFIG
-        return _from_config(path / CONFIG, quant if quant.is_file() else None, name=_path_name(path))
-    if _weight_files(path):
+        extra = quant if quant.is_file() else None
+        return _from_config(path / CONFIG, extra, name=_path_name(path), notes=notes)
+    if weights:
         return _from_weights(path)
     hint = "name a folder with a config.json, or a .safetensors or .gguf file"
     if (path / "params.json").is_file():
@@ -132,15 +157,47 @@ def _from_path(path: Path) -> ModelSpec:
     raise InputError(f"the folder {path} has no {CONFIG} and no weights", next=hint)
 
 
+def _left_out(folder: Path, weights: list[Path]) -> tuple[str, ...] | None:
+    """Notes on weights beside a config that are not read, since they are no one model; None if they are."""
+    if not weights:
+        return ()
+    from rooflens.models.checkpoint.selection import count_models
+
+    tensors, gguf = count_models([file.name for file in weights])
+    if tensors or gguf == 1:
+        return None
+    if gguf:
+        return (f"{folder} holds {gguf:,} GGUF models beside the config, none of which is read: name one",)
+    return (f"{weights[0].name} is not the model's weights and is not read",)
+
+
 def _from_weights(path: Path) -> ModelSpec:
-    """A model described by its weight files alone."""
-    if find_spec(_CHECKPOINT_READER) is None:
-        raise UnsupportedError(
-            f"{path}: a model cannot be read from weight files alone yet",
-            allowed="a folder with a config.json",
-        )
-    spec: ModelSpec = import_module(_CHECKPOINT_READER).read_checkpoint_model(path)
+    """A model described by its weight files, and by the config beside them."""
+    folder = path if path.is_dir() else path.parent
+    read = sorted(file for file in folder.iterdir() if file.suffix in (*WEIGHT_SUFFIXES, ".json"))
+    key = ("weights", str(path), *(_stamp(file) for file in read if file.is_file()))
+    spec = _CACHE.get(key)
+    if spec is None:
+        from rooflens.models.checkpoint_model import read_checkpoint_model
+
+        name, config, quant = _path_name(path), folder / CONFIG, folder / QUANT_CONFIG
+        source = None
+        if config.is_file():
+            source = _config_source(config, quant if quant.is_file() else None, name=name)
+        spec = read_checkpoint_model(path, name=name, config=source)
+        _CACHE[key] = spec
     return spec
+
+
+def _config_source(config: Path, quant: Path | None, *, name: str) -> ConfigSource:
+    """A config for the readers of headers, who may have to read it with a field changed."""
+    from rooflens.models.headers.safetensors_model import ConfigSource
+
+    extra = None if quant is None else read_json_object(quant, what=QUANT_CONFIG)
+    return ConfigSource(
+        read_json_object(config, what=CONFIG),
+        lambda fields: read_spec(fields, name=name, hf_quant_config=extra),
+    )
 
 
 def _stamp(path: Path | None) -> tuple[str, int, int] | None:
@@ -186,10 +243,21 @@ def _from_bundled(match: BundledMatch) -> ModelSpec:
     return spec
 
 
-def _from_hub(repo_id: str, revision: str | None) -> ModelSpec:
-    key = ("hub", repo_id, revision)
+def _from_hub(
+    repo_id: str, revision: str | None, file: str | None = None, *, headers: bool = False
+) -> ModelSpec:
+    """A Hub repository's model; with ``headers`` from those of its weights too, which takes more requests."""
+    key = ("hub", repo_id, revision, file, headers)
     spec = _CACHE.get(key)
-    if spec is None:
+    if spec is None and headers:
+        from rooflens.models.checkpoint_model import read_hub_model
+
+        def source(found: HubConfig) -> ConfigSource:
+            return _config_source(found.config, found.quant_config, name=repo_id)
+
+        spec = read_hub_model(repo_id, revision=revision, file=file, config_source=source)
+        _CACHE[key] = spec
+    elif spec is None:
         from rooflens.models.hub_config import fetch_hub_config
 
         found = fetch_hub_config(repo_id, revision=revision)

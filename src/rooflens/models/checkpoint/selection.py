@@ -115,6 +115,15 @@ def _named(names: Collection[str], *, where: str, file: str) -> Selection:
     return Selection(kind, tuple(numbered_set(file, present=names)))
 
 
+def count_models(names: Collection[str]) -> tuple[int, int]:
+    """(safetensors files, GGUF models) among ``names``, without adapters, projectors and the like.
+
+    GGUF parts of one split model count once, safetensors only where no folder stands before the name.
+    """
+    top = [name for name in names if "/" not in name]
+    return len(_models(top, ".safetensors")), len({set_name(name) for name in _models(names, ".gguf")})
+
+
 def pickles_refused(name: str) -> UnsupportedError:
     """The error for a checkpoint that would have to be unpickled."""
     return UnsupportedError(

@@ -46,7 +46,8 @@ def gguf_model(checkpoint: Checkpoint, *, name: str) -> ModelSpec:
     spec = read_spec(fields, name=name, where=checkpoint.files[0].name)
     match = match_gguf(spec, checkpoint)
     typed = _typed(spec, match, checkpoint)
-    made = with_predictors(typed, match.predictors)
+    predicted = sum(tensor.elements for tensor in match.predictors)
+    made = with_predictors(typed, match.predictors, parameters=predicted)
     return replace(
         made,
         stored=report(match, checkpoint, config_bytes=None, findings=_findings(made, match, checkpoint)),

@@ -47,16 +47,17 @@ class SafetensorsMatch(Match):
 def match_safetensors(spec: ModelSpec, checkpoint: Checkpoint) -> SafetensorsMatch:
     """Find every slot of ``spec`` in the checkpoint and sort out the rest; what does not fit is data, too."""
     matcher = _Matcher(checkpoint)
-    head: Slot | None = None
-    for slot in model_slots(spec):
-        if not slot.owned:
-            head = slot
-        elif slot.kind == "matrix":
-            matcher.matrix(slot)
-        else:
+    slots = list(model_slots(spec))
+    for slot in slots:
+        if slot.kind != "matrix":
             matcher.vector(slot)
-    if head is not None:
-        matcher.tied_head(head)
+    # After the vectors: what else has a matrix's name is a scale or a zero point of it.
+    for slot in slots:
+        if slot.kind == "matrix" and slot.owned:
+            matcher.matrix(slot)
+    for slot in slots:
+        if not slot.owned:
+            matcher.tied_head(slot)
     matcher.sort_out(spec)
     return matcher.match
 
@@ -90,8 +91,9 @@ class _Matcher:
         if len(held) < len(modules):
             self.match.missing.append(slot)
         holding = Holding([slot], tuple(tensor for _, tensor in held))
+        self._taken.update(tensor.name for tensor in holding.main)
         for members in found:
-            holding.beside += self._beside(members, holding.main)
+            holding.beside += self._beside(members)
         self._take(holding)
         self._shared[modules] = holding
         if len(modules) == 1:
@@ -99,10 +101,10 @@ class _Matcher:
         else:
             self._check_each(slot, held, len(modules) // slot.copies)
 
-    def _beside(self, members: Members, main: tuple[TensorInfo, ...]) -> Iterator[TensorInfo]:
+    def _beside(self, members: Members) -> Iterator[TensorInfo]:
         for rest, tensor in members:
             apart = rest == "bias" or is_table(tensor.name) or is_adapter(tensor.name)
-            if not apart and all(tensor is not other for other in main):
+            if not apart and tensor.name not in self._taken:
                 yield tensor
 
     def _take(self, holding: Holding) -> None:
