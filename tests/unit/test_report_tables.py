@@ -13,6 +13,7 @@ from rich.cells import cell_len
 import rooflens
 from rooflens import units
 from rooflens.hardware import device_by_hand, devices, find_device
+from rooflens.models.bundled import bundled_models
 from rooflens.report.tables import compare, device, inspect, local, plan, roofline, sweep
 from rooflens.report.tables import devices as devices_table
 from rooflens.report.tables.layout import Bar, console, show
@@ -321,3 +322,11 @@ def test_tables_import_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_bundled_model_has_a_page(lang):
+    for name in (model.id for model in bundled_models()):
+        text = text_of(inspect.inspect_report(rooflens.inspect(name), words(lang)))
+        assert max(cell_len(line) for line in text.splitlines()) <= 80, name
+        assert "None" not in text, name
