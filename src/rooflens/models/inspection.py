@@ -91,6 +91,7 @@ class Inspection:
                 "sliding_window": _window(spec),
             },
             "max_context": spec.max_context,
+            "checkpoint": spec.stored.to_dict() if spec.stored is not None else None,
             "evidence": {"parameters": "exact", "weights": "exact", "kv_cache": "exact", **spec.evidence},
             "notes": list(spec.notes),
         }

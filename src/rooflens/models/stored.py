@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rooflens.models.checkpoint.tensor import CheckpointFormat, TensorInfo
 from rooflens.models.file_input import some
+
+if TYPE_CHECKING:
+    from rooflens.models.spec import ModelSpec
 
 EVIDENCE = "exact: from the file's header"
 
@@ -23,6 +26,8 @@ FindingKind = Literal[
     "loaded",  # an engine holds more or less than the file
     "layout",
 ]
+#: Rows of tensors that are no part of the model's bytes.
+NOT_COUNTED = ("mtp", "tables", "adapters", "unknown")
 _EXAMPLES = 3
 
 
@@ -54,6 +59,7 @@ class StoredWeights:
     tensor_bytes: all tensors of all files. model_bytes: those of the model, without prediction layers,
         tables that hold nothing trained, and tensors that it does not know.
     config_bytes: what the config alone makes of the weights, None where there is none (GGUF).
+    described: the model as its config or metadata have it, from which another format starts.
     """
 
     format: CheckpointFormat
@@ -64,6 +70,7 @@ class StoredWeights:
     config_bytes: int | None
     components: tuple[StoredRow, ...]
     types: tuple[StoredRow, ...]
+    described: ModelSpec
     findings: tuple[Finding, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

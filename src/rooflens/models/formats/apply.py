@@ -25,7 +25,7 @@ def apply_format(spec: ModelSpec, scheme: FormatScheme | str) -> ModelSpec:
     """
     if isinstance(scheme, str):
         scheme = find_format(scheme)
-    spec = _unquantised(spec, scheme)
+    spec = _unquantised(_described(spec), scheme)
     if spec.free_form is not None:
         return _free_form(spec, spec.free_form, scheme)
     recipe = scheme.recipe
@@ -34,6 +34,15 @@ def apply_format(spec: ModelSpec, scheme: FormatScheme | str) -> ModelSpec:
     if scheme.splits_tied_head:
         made = with_head_copy(made, scheme.formats.get(Role.HEAD))
     return _ideal_components(made, scheme.formats[Role.LINEAR]) if scheme.ideal else made
+
+
+def _described(spec: ModelSpec) -> ModelSpec:
+    """The spec without the types that its own files have, where they were read."""
+    if spec.stored is None:
+        return spec
+    return replace(
+        spec.stored.described, stored=spec.stored, quantization=spec.quantization, notes=spec.notes
+    )
 
 
 def _unquantised(spec: ModelSpec, scheme: FormatScheme) -> ModelSpec:

@@ -50,7 +50,9 @@ def gguf_model(checkpoint: Checkpoint, *, name: str) -> ModelSpec:
     made = with_predictors(typed, match.predictors, parameters=predicted)
     return replace(
         made,
-        stored=report(match, checkpoint, config_bytes=None, findings=_findings(made, match, checkpoint)),
+        stored=report(
+            match, checkpoint, described=spec, config_bytes=None, findings=_findings(made, match, checkpoint)
+        ),
         notes=(*made.notes, _origin(checkpoint)),
         evidence={**made.evidence, "weights": "exact"},
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from rooflens.models.checkpoint.tensor import Checkpoint, TensorInfo
 from rooflens.models.headers.match import Match
+from rooflens.models.spec import ModelSpec
 from rooflens.models.stored import Finding, StoredRow, StoredWeights, finding, stored_row
 from rooflens.units import format_bytes
 
@@ -14,9 +15,17 @@ _USES = ("embedding", "attention", "recurrent", "mlp", "experts", "norms", "head
 
 
 def report(
-    match: Match, checkpoint: Checkpoint, *, config_bytes: int | None, findings: Iterable[Finding]
+    match: Match,
+    checkpoint: Checkpoint,
+    *,
+    described: ModelSpec,
+    config_bytes: int | None,
+    findings: Iterable[Finding],
 ) -> StoredWeights:
-    """Sum up a matched checkpoint; ``findings`` of its format come before those that all have."""
+    """Sum up a matched checkpoint; ``findings`` of its format come before those that all have.
+
+    ``described`` and ``config_bytes`` as in `StoredWeights`.
+    """
     rows = tuple(row for row in _component_rows(match) if row.tensors)
     counted = [tensor for held in match.towers.values() for tensor in held] + match.duplicates
     return StoredWeights(
@@ -28,6 +37,7 @@ def report(
         config_bytes=config_bytes,
         components=rows,
         types=tuple(_type_rows(checkpoint)),
+        described=described,
         findings=(*findings, *_common_findings(match, checkpoint)),
     )
 

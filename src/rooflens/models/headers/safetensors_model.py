@@ -67,6 +67,7 @@ def safetensors_model(checkpoint: Checkpoint, config: ConfigSource) -> ModelSpec
         stored=report(
             match,
             checkpoint,
+            described=spec,
             config_bytes=config_bytes,
             findings=findings(spec, made, match, config_bytes=config_bytes),
         ),

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from rooflens.models.accounting import ParameterCount, layer_counts
 from rooflens.models.inspection import CacheRow, Inspection
+from rooflens.report.tables.checkpoint import checkpoint_report
 from rooflens.report.tables.layout import QUIET, Bar, Head, heading, legend, notes, section, table
 from rooflens.report.words import Words
 from rooflens.units import format_bytes, format_count, format_share
@@ -25,6 +26,8 @@ def inspect_report(inspection: Inspection, say: Words) -> RenderableType:
         parts.append(_layers(inspection, say))
     if inspection.cache:
         parts.append(_cache(inspection, say))
+    if spec.stored is not None:
+        parts.append(checkpoint_report(spec.stored, say))
     parts.append(notes(say, spec.notes))
     claims = {"parameters": "exact", "weights": "exact", "kv_cache": "exact", **spec.evidence}
     if set(claims.values()) != {"exact"}:
