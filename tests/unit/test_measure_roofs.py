@@ -10,9 +10,9 @@ from measure_support import cube, figure, linear, make_record
 from rooflens.errors import InputError
 from rooflens.hardware import find_device
 from rooflens.measure.checks import against_spec, sanity_flags
-from rooflens.measure.lab import batch_knee, exercises, linear_work, matmul_against_copy
+from rooflens.measure.lab import batch_knee, exercises, matmul_against_copy
 from rooflens.measure.records import ProbeRecord
-from rooflens.measure.roofs import compare, probe_device, roofs
+from rooflens.measure.roofs import compare, linear_work, probe_device, roofs
 
 
 def test_roofs_by_hand() -> None:
@@ -181,3 +181,16 @@ def test_exercises_need_their_measurements() -> None:
 def test_linear_work_counts_each_matrix_once() -> None:
     # 2 x 8 x 4096^2 FLOP; 2 B x (4096^2 weights + 8 x (4096 + 4096) inputs and outputs).
     assert linear_work(linear(8, 1.0)) == (2 * 8 * 4096**2, 2 * 4096**2 + 8 * 8192 * 2)
+
+
+def test_a_wide_batch_may_be_the_peak() -> None:
+    # 2 x 256 x 4096^2 FLOP in 5 ms: 1.72 TFLOP/s, above the cube's 1 TFLOP/s.
+    found = roofs(make_record(measurements=(*make_record().measurements, linear(256, 5e-3))))
+    assert found.peaks["bf16"] == pytest.approx(2 * 256 * 4096**2 / 5e-3)
+
+
+def test_threads_that_wait_for_a_held_core_are_told() -> None:
+    assert make_record().noise == []
+    held = figure("dispatch.region_all_threads", "s", 1, 8e-3)
+    record = make_record(measurements=(*make_record().measurements[:-1], held))
+    assert "wait for one another for 8.00 ms where work of 3.00 µs" in record.noise[0]

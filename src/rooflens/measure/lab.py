@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rooflens.analysis.costs import linear_cost
 from rooflens.measure.records import Measurement, ProbeRecord
-from rooflens.measure.roofs import Roofs, roofs
+from rooflens.measure.roofs import Roofs, linear_work, roofs
 from rooflens.units import format_bandwidth, format_flops_per_s, format_rate, format_share
 
 KNEE_SLOWDOWN = 1.5
 """The knee is where a call takes this many times as long as at m = 1: weights no longer hide the work."""
+
+_USUAL = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ def matmul_against_copy(record: ProbeRecord) -> Exercise | None:
     squares = [item for item in record.under("gemm") if _is_square(item)]
     if copy is None or found.read_bytes_per_s is None or not squares:
         return None
-    matmul = max(squares, key=lambda item: item.value)
+    # The dtype that models run in, where it was measured: its operands all have one width.
+    usual = [item for item in squares if item.parameters["dtype"] in _USUAL] or squares
+    matmul = max(usual, key=lambda item: item.value)
     dtype, m = str(matmul.parameters["dtype"]), int(matmul.parameters["m"])
     # Three square matrices, each moved once: A and B read, C written.
     moved = 3 * m * m * float(matmul.parameters["element_bytes"])
@@ -91,19 +94,6 @@ def batch_knee(record: ProbeRecord) -> Exercise | None:
         rows=rows,
         sentence=_knee_sentence(points, found, dtype),
     )
-
-
-def linear_work(item: Measurement) -> tuple[float, float]:
-    """(FLOPs, bytes) of one call of a batch sweep: weights, inputs and outputs each moved once."""
-    m, n, k = (int(item.parameters[name]) for name in ("m", "n", "k"))
-    cost = linear_cost(
-        in_features=k,
-        out_features=n,
-        tokens=m,
-        weight_bytes=n * k * float(item.parameters["weight_bytes_per_element"]),
-        element_bytes=float(item.parameters["activation_bytes_per_element"]),
-    )
-    return float(cost.flops), float(cost.operator_bytes)
 
 
 def _is_square(item: Measurement) -> bool:

@@ -15,8 +15,11 @@ from typing import Any, Literal
 from rooflens.errors import InputError
 from rooflens.measure.activity import Activity, noise
 from rooflens.measure.statistics import Summary, summarize
+from rooflens.units import format_seconds
 
 SCHEMA = "rooflens.probe/1"
+SLOW_REGION = 20
+"""A parallel region costs about as much as the smallest work worth sharing; this many times is waiting."""
 _SAME = 1e-6
 
 Unit = Literal["bytes_per_s", "flops_per_s", "s"]
@@ -195,7 +198,18 @@ class ProbeRecord:
     def noise(self) -> list[str]:
         """Why this run deserves less trust, if it does: one sentence each."""
         spreads = [(item.name, item.seconds.spread) for item in self.measurements]
-        return [*self._neighbours(), *noise(self.activity, spreads)]
+        return [*self._neighbours(), *self._held_threads(), *noise(self.activity, spreads)]
+
+    def _held_threads(self) -> list[str]:
+        """A parallel region that waits for a thread which another process keeps from running."""
+        one, every = self.find("dispatch.region_one_thread"), self.find("dispatch.region_all_threads")
+        if one is None or every is None or every.value < SLOW_REGION * one.value:
+            return []
+        return [
+            f"threads wait for one another for {format_seconds(every.value - one.value)} where work of "
+            f"{format_seconds(one.value)} is shared out: another process holds a core, and every figure of "
+            "more than one thread suffers"
+        ]
 
     def _neighbours(self) -> list[str]:
         """Other processes on an accelerator, where its driver names them."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from rooflens.analysis.costs import linear_cost
 from rooflens.errors import InputError
 from rooflens.hardware import Device, MemoryLevel, device_from_measurement, find_device
 from rooflens.measure.records import Measurement, ProbeRecord
@@ -87,7 +88,7 @@ def roofs(record: ProbeRecord) -> Roofs:
         read_bytes_per_s=None if best is None else best.value,
         read_method=None if best is None else best.method,
         copy_bytes_per_s=None if copy is None else copy.value,
-        peaks=_best_by_dtype(rates),
+        peaks=_peaks(rates, record.under("linear")),
         burst=_best_by_dtype(record.under("burst")),
         sustained=_best_by_dtype(record.under("sustained")),
         caches=_caches(record),
@@ -148,6 +149,29 @@ def _best_by_dtype(measurements: Iterable[Measurement]) -> dict[str, float]:
         dtype = str(item.parameters["dtype"])
         best[dtype] = max(best.get(dtype, 0.0), item.value)
     return best
+
+
+def _peaks(rates: Iterable[Measurement], linears: Iterable[Measurement]) -> dict[str, float]:
+    """The best rate of each dtype that was measured as a rate; wide batches of a sweep count too."""
+    best = _best_by_dtype(rates)
+    for item in linears:
+        dtype = str(item.parameters["dtype"])
+        if dtype in best:
+            best[dtype] = max(best[dtype], linear_work(item)[0] / item.seconds.median)
+    return best
+
+
+def linear_work(item: Measurement) -> tuple[float, float]:
+    """(FLOPs, bytes) of one call of a batch sweep: weights, inputs and outputs each moved once."""
+    m, n, k = (int(item.parameters[name]) for name in ("m", "n", "k"))
+    cost = linear_cost(
+        in_features=k,
+        out_features=n,
+        tokens=m,
+        weight_bytes=n * k * float(item.parameters["weight_bytes_per_element"]),
+        element_bytes=float(item.parameters["activation_bytes_per_element"]),
+    )
+    return float(cost.flops), float(cost.operator_bytes)
 
 
 def _caches(record: ProbeRecord) -> tuple[CacheRoof, ...]:

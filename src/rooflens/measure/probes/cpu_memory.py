@@ -105,7 +105,7 @@ def probe_cpu_memory(run: Run) -> Iterator[Measurement]:
             pool.batch([_copies(own[:half], own[half : 2 * half]) for own in parts]),
             unit="bytes_per_s",
             amount=2 * half * CHUNK_BYTES * threads,
-            method=f"Tensor.copy_, {_threads(threads)}; bytes read plus bytes written",
+            method=f"Tensor.copy_, {_threads(threads)}",
             parameters=parameters,
         )
 

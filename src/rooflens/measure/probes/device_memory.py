@@ -63,7 +63,7 @@ def probe_device_memory(run: Run) -> Iterator[Measurement]:
         target.clock.batch(copy),
         unit="bytes_per_s",
         amount=2 * _bytes(buffers[0]),
-        method="Tensor.copy_; bytes read plus bytes written",
+        method="Tensor.copy_",
         parameters={"bytes": BUFFERS * _bytes(buffers[0])},
     )
 

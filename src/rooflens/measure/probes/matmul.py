@@ -13,7 +13,7 @@ from rooflens.measure.probes.linear_kernels import LinearKernel, linear_kernels
 from rooflens.measure.probes.run import Run
 from rooflens.measure.probes.target import Target
 from rooflens.measure.records import Measurement
-from rooflens.measure.timer import Batch
+from rooflens.measure.timer import Batch, TimingError
 
 OPERAND_SETS = 3
 """Operands that take turns, so that no multiply finds its own in a cache."""
@@ -32,15 +32,21 @@ def probe_matmul(run: Run) -> Iterator[Measurement]:
     for dtype, group in groupby(_usable(run), key=lambda kernel: kernel.dtype):
         if not run.wants(f"gemm.{dtype}"):
             continue
-        kernels = list(group)
-        with kernels[0].setting():
-            kernel, cube = yield from _largest_cube(run, kernels)
-            for m, n, k in _other_shapes(run, cube, kernel):
-                affordable = linear_flops(m, n, k) <= cube.value * run.effort.largest_call_s
-                if not (affordable and _fits(run.target, kernel, m, n, k)):
-                    continue
-                if run.wants(_name(kernel, m, n, k)):
-                    yield _figure(run, kernel, matmul_batch(run.target, kernel, m, n, k), m, n, k)
+        try:
+            yield from _dtype(run, list(group))
+        except (RuntimeError, TimingError) as error:  # torch's own errors are RuntimeErrors
+            run.skip(f"gemm.{dtype}", str(error).partition("\n")[0])
+
+
+def _dtype(run: Run, kernels: list[LinearKernel]) -> Iterator[Measurement]:
+    with kernels[0].setting():
+        kernel, cube = yield from _largest_cube(run, kernels)
+        for m, n, k in _other_shapes(run, cube, kernel):
+            affordable = linear_flops(m, n, k) <= cube.value * run.effort.largest_call_s
+            if not (affordable and _fits(run.target, kernel, m, n, k)):
+                continue
+            if run.wants(_name(kernel, m, n, k)):
+                yield _figure(run, kernel, matmul_batch(run.target, kernel, m, n, k), m, n, k)
 
 
 def linear_flops(m: int, n: int, k: int) -> float:

@@ -82,7 +82,7 @@ QUICK = Effort(
     batch_sizes=(1, 8), model_linears=3, prompt_tokens=512, compiled=False,
 )  # fmt: skip
 FULL = Effort(
-    name="full", limit_s=270.0, policy=Policy(warm_up_s=0.2, max_s=4.0), largest_call_s=0.25,
+    name="full", limit_s=270.0, policy=Policy(warm_up_s=0.2, max_s=3.0), largest_call_s=0.25,
     largest_cube=8192, standard_shapes=True, whole_cache_sweep=True, every_dtype=True,
     batch_sizes=ALL_BATCH_SIZES, model_linears=12, prompt_tokens=2048, compiled=True,
     idle_s=5.0, settle_s=3.0,

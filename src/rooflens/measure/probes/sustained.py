@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rooflens.measure.environment import cpu_clock_hz
 from rooflens.measure.probes.linear_kernels import linear_kernels
-from rooflens.measure.probes.matmul import linear_flops, matmul_batch
+from rooflens.measure.probes.matmul import SMALLEST_CUBE, linear_flops, matmul_batch
 from rooflens.measure.probes.run import Run, as_measurement
 from rooflens.measure.probes.target import Target
 from rooflens.measure.records import Measurement
@@ -21,11 +21,12 @@ BURST_S = 0.1
 SUSTAINED_S = 2.0
 SAMPLING_S = 0.1
 """How often clocks and power are read: seldom enough to disturb nothing."""
+_BURST_CALLS = 5
 _DTYPES = ("bf16", "fp16", "fp32")
 
 
 def probe_sustained(run: Run) -> Iterator[Measurement]:
-    """The cube that the peak was measured with: the first 0.1 s after a rest, then 2 s after 3 s of load.
+    """A cube by the kernel that gave the peak: the first 0.1 s after a rest, then 2 s after 3 s of load.
 
     Clocks and power are read meanwhile where the system shows them.
     """
@@ -35,12 +36,12 @@ def probe_sustained(run: Run) -> Iterator[Measurement]:
     if cube is None:
         run.skip("sustained", "no bf16, fp16 or fp32 peak was measured")
         return
-    dtype, side = str(cube.parameters["dtype"]), int(cube.parameters["m"])
+    dtype, side = str(cube.parameters["dtype"]), _side(cube)
     kernel = next(
         item for item in linear_kernels(run.target) if item.dtype == dtype and item.method == cube.method
     )
     flops = linear_flops(side, side, side)
-    parameters = {**cube.parameters}
+    parameters = {**cube.parameters, "m": side, "n": side, "k": side}
     with kernel.setting():
         batch = matmul_batch(run.target, kernel, side, side, side)
         batch(1)
@@ -77,6 +78,14 @@ def _fastest_cube(measured: list[Measurement]) -> Measurement | None:
         if cubes:
             return max(cubes, key=lambda item: item.amount)
     return None
+
+
+def _side(cube: Measurement) -> int:
+    """The cube's side, halved until several calls fit into the burst."""
+    side = int(cube.parameters["m"])
+    while side > SMALLEST_CUBE and linear_flops(side, side, side) / cube.value > BURST_S / _BURST_CALLS:
+        side //= 2
+    return side
 
 
 def _burst(batch: Batch) -> Samples:

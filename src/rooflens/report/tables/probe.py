@@ -17,6 +17,7 @@ from rooflens.report.words_probe import probe_words
 from rooflens.units import (
     format_bandwidth,
     format_bytes,
+    format_flops,
     format_flops_per_s,
     format_rate,
     format_seconds,
@@ -24,6 +25,16 @@ from rooflens.units import (
 )
 
 _SHOW = {"s": format_seconds, "bytes_per_s": format_bandwidth, "flops_per_s": format_flops_per_s}
+_COLUMNS = {
+    "s": format_seconds,
+    "bound_s": format_seconds,
+    "flops": format_flops,
+    "bytes": format_bytes,
+    "flops_per_s": format_flops_per_s,
+    "bytes_per_s": format_bandwidth,
+    "share_of_bound": format_share,
+}
+"""How the columns of an exercise are shown; others are plain numbers."""
 _LISTED_SKIPS = 6
 
 
@@ -66,8 +77,9 @@ def _value(item: Measurement) -> str:
 
 
 def _range(item: Measurement) -> str:
-    show = _SHOW[item.unit]
-    return f"{show(item.low)} – {show(item.high)}"
+    low, high = (_SHOW[item.unit](value) for value in (item.low, item.high))
+    number, _, unit = low.partition(" ")
+    return f"{number if high.endswith(f' {unit}') else low} – {high}"
 
 
 def _sheet(row: Against | None) -> tuple[str, str]:
@@ -152,11 +164,12 @@ def _skinny(record: ProbeRecord, found: Roofs, say: Words) -> Iterator[Renderabl
     for item in points:
         share = "" if found.read_bytes_per_s is None else format_share(item.value / found.read_bytes_per_s)
         label = f"{item.parameters['dtype']}, m = {item.parameters['m']}"
-        rows.append((label, _value(item), _range(item), share, item.method))
-    aside = say("skinny.aside", n=points[0].parameters["n"], k=points[0].parameters["k"]) if points else ""
-    yield from _section(
-        say, "skinny", ("figure", "*measured", "*range", "*of_read", "-how"), rows, aside=aside
-    )
+        rows.append((label, _value(item), _range(item), share))
+    aside = ""
+    if points:
+        methods = ", ".join(dict.fromkeys(item.method for item in points))
+        aside = say("skinny.aside", n=points[0].parameters["n"], k=points[0].parameters["k"], methods=methods)
+    yield from _section(say, "skinny", ("figure", "*measured", "*range", "*of_read"), rows, aside=aside)
 
 
 def _attention(record: ProbeRecord, say: Words) -> Iterator[RenderableType]:
@@ -205,20 +218,9 @@ def _exercise(item: Exercise) -> RenderableType:
 def _cell(name: str, value: str | float | None) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    if name in ("s", "bound_s"):
-        return format_seconds(value)
-    if name.startswith("share"):
-        return format_share(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    return _plain_or_scaled(name, value)
-
-
-def _plain_or_scaled(name: str, value: float) -> str:
-    show = {"flops_per_s": format_flops_per_s, "bytes_per_s": format_bandwidth, "bytes": format_bytes}
-    if name == "flops":
-        return format_flops_per_s(value).removesuffix("/s")
-    return show.get(name, format_rate)(value)
+    if name in _COLUMNS:
+        return _COLUMNS[name](value)
+    return f"{value:,}" if isinstance(value, int) else format_rate(value)
 
 
 def _remarks(record: ProbeRecord, sheet: Iterable[Against], say: Words) -> RenderableType:
