@@ -73,4 +73,12 @@ CASES: list[tuple[str, Shapes, bool]] = [
     ("distilbert", text.encoder, False),
     ("modernbert", text.encoder, False),
     ("nomic_bert", text.encoder, False),
+    ("longcat_flash", text.shortcut_experts, True),
+    ("recurrent_gemma", text.griffin, True),
+    ("minicpm3", text.dense_latent, True),
+    ("mistral4", text.latent, True),
+    ("whisper", text.sound_to_text, True),
+    ("t5", text.text_to_text, True),
+    ("mt5", text.text_to_text, True),
+    ("umt5", text.text_to_text, True),
 ]

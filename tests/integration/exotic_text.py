@@ -38,6 +38,13 @@ def plain_query(rng: random.Random) -> dict[str, Any]:
     return latent(rng) | {"q_lora_rank": None}
 
 
+def dense_latent(rng: random.Random) -> dict[str, Any]:
+    fields = latent(rng)
+    for name in ("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "first_k_dense_replace"):
+        del fields[name]
+    return fields
+
+
 def compressed(rng: random.Random) -> dict[str, Any]:
     heads = rng.choice([4, 8])
     layers = rng.choice([4, 5])
@@ -277,4 +284,54 @@ def encoder(rng: random.Random) -> dict[str, Any]:
         "n_heads": 2,
         "max_position_embeddings": 32,
         "pad_token_id": 0,
+    }
+
+
+def shortcut_experts(rng: random.Random) -> dict[str, Any]:
+    return latent(rng) | {
+        "num_layers": rng.choice([1, 2]),
+        "ffn_hidden_size": rng.choice([40, 72]),
+        "expert_ffn_hidden_size": rng.choice([16, 24]),
+        "n_routed_experts": 4,
+        "moe_topk": 2,
+        "zero_expert_num": 0,  # transformers gives empty experts half the matrices of real ones
+    }
+
+
+def griffin(rng: random.Random) -> dict[str, Any]:
+    fields = decoder(rng)
+    del fields["head_dim"]
+    return fields | {
+        "lru_width": rng.choice([32, 64]),
+        "attention_window_size": 8,
+        "conv1d_width": rng.choice([3, 4]),
+    }
+
+
+def sound_to_text(rng: random.Random) -> dict[str, Any]:
+    return {
+        "d_model": rng.choice([32, 48]),
+        "encoder_layers": 2,
+        "decoder_layers": rng.choice([2, 3]),
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 40,
+        "vocab_size": 96,
+        "max_source_positions": 30,
+        "pad_token_id": 0,
+        "decoder_start_token_id": 1,
+    }
+
+
+def text_to_text(rng: random.Random) -> dict[str, Any]:
+    return {
+        "d_model": rng.choice([32, 48]),
+        "d_kv": 8,
+        "d_ff": rng.choice([40, 56]),
+        "num_layers": 2,
+        "num_decoder_layers": rng.choice([2, 3]),
+        "num_heads": rng.choice([2, 4]),
+        "vocab_size": 96,
+        "feed_forward_proj": rng.choice(["relu", "gated-gelu"]),
     }

@@ -26,10 +26,11 @@ from rooflens.models.tensors import checkpoint_tensors  # noqa: E402
 def build(config: Any, *, device: str) -> Any:
     """The model of ``config`` as whichever kind of model transformers knows it."""
     kinds = (
+        transformers.AutoModelForSpeechSeq2Seq,
+        transformers.AutoModelForSeq2SeqLM,
         transformers.AutoModelForImageTextToText,
         transformers.AutoModelForMultimodalLM,
         transformers.AutoModelForCausalLM,
-        transformers.AutoModelForSeq2SeqLM,
         transformers.AutoModelForMaskedLM,
         transformers.AutoModel,
     )

@@ -191,7 +191,10 @@ class Attention:
     indexer_heads: int = 0
     indexer_top_k: int = 0  # tokens that a query reads at most, 0: all
 
-    attribute = "attention"
+    @property
+    def attribute(self) -> str:
+        """The runtime's attribute: a decoder layer may hold both self- and cross-attention."""
+        return "attention" if self.cross_tokens is None else "cross_attention"
 
     @property
     def kind(self) -> MixerKind:
@@ -404,8 +407,9 @@ class LayerGroup:
 class Component:
     """A part of the checkpoint outside the text decoder, counted but not run per text token.
 
-    ``kind``: vision, audio, projector, mtp (next-token prediction layers), pooler, other. Layers for
-    next-token prediction are not part of the model's totals: an engine loads them only to speculate.
+    ``kind``: vision, audio, projector, encoder (of an encoder-decoder), mtp (next-token prediction
+    layers), pooler, other. Layers for next-token prediction are not part of the model's totals: an
+    engine loads them only to speculate.
     """
 
     name: str

@@ -123,19 +123,33 @@ def expert_mlp(cfg: Config, hidden: int, size: int, prefix: str = "mlp.experts.{
     return gated_mlp(hidden=hidden, intermediate=size, activation=activation(cfg), prefix=prefix)
 
 
-def routed_experts(cfg: Config, hidden: int, *, prefix: str = "mlp") -> MixtureOfExperts:
-    """DeepSeek's experts: shared ones fused into one feed-forward, a correction bias for the routing."""
+def routed_experts(
+    cfg: Config, hidden: int, *, prefix: str = "mlp", stacked: bool = False
+) -> MixtureOfExperts:
+    """DeepSeek's experts: shared ones fused into one feed-forward, a correction bias for the routing.
+
+    ``stacked`` names a checkpoint with all routed experts in one tensor.
+    """
     size = cfg.size("moe_intermediate_size")
     experts, shared = cfg.size(*EXPERTS), cfg.count(*SHARED_EXPERTS)
     corrected = cfg.text("topk_method", default="noaux_tc") == "noaux_tc"
     bias = Parameter(
         CORRECTION_BIAS, (experts,), f"{prefix}.gate.{CORRECTION_BIAS}", dtype="fp32", buffer=True
     )
+    expert = expert_mlp(cfg, hidden, size, f"{prefix}.experts.{{e}}")
+    if stacked and cfg.get("quantization_config") is None:
+        expert = gated_mlp(
+            hidden=hidden,
+            intermediate=size,
+            activation=activation(cfg),
+            prefix=f"{prefix}.experts",
+            fused="gate_up_proj",
+        )
     return mixture(
         hidden=hidden,
         experts=experts,
         top_k=cfg.size("num_experts_per_tok"),
-        expert=expert_mlp(cfg, hidden, size, f"{prefix}.experts.{{e}}"),
+        expert=expert,
         router_source=f"{prefix}.gate",
         shared=expert_mlp(cfg, hidden, size * shared, f"{prefix}.shared_experts") if shared else None,
         parameters=(bias,) if corrected else (),
@@ -169,7 +183,12 @@ def mtp_component(layer: Layer, *, hidden: int, count: int) -> tuple[Component, 
 
 
 def latent_decoder(
-    cfg: Config, name: str, *, indexers: Sequence[str | None] | None = None, eps: float = 1e-6
+    cfg: Config,
+    name: str,
+    *,
+    indexers: Sequence[str | None] | None = None,
+    eps: float = 1e-6,
+    stacked_experts: bool = False,
 ) -> ModelSpec:
     """Layers of latent attention with a dense feed-forward or experts."""
     hidden, count = cfg.size("hidden_size"), cfg.layers("num_hidden_layers")
@@ -187,7 +206,7 @@ def latent_decoder(
             activation=activation(cfg),
             bias=cfg.flag("mlp_bias", default=False),
         )
-    moe = routed_experts(cfg, hidden) if any(sparse) else None
+    moe = routed_experts(cfg, hidden, stacked=stacked_experts) if any(sparse) else None
     norms = pre_norms(hidden, eps=eps)
     layers = [
         Layer((attentions[kind],), moe if is_sparse else dense, norms)
@@ -248,7 +267,40 @@ def deepseek(cfg: Config, name: str) -> ModelSpec:
     return with_notes(spec, cfg)
 
 
+def mistral4(cfg: Config, name: str) -> ModelSpec:
+    """Mistral 4: V3's layers with another routing, which has no correction."""
+    cfg = with_defaults(cfg, q_lora_rank=1024, topk_method="greedy", **_shared(cfg, 1))
+    return latent_decoder(cfg, name, stacked_experts=True)
+
+
+def minicpm3(cfg: Config, name: str) -> ModelSpec:
+    """MiniCPM3: latent attention in a dense model, with MiniCPM's scales."""
+    hidden, layers = cfg.size("hidden_size"), cfg.layers("num_hidden_layers")
+    value = hidden // cfg.size("num_attention_heads")
+    cfg = with_defaults(cfg, q_lora_rank=768, n_routed_experts=0, tie_word_embeddings=True)
+    if cfg.optional_size("v_head_dim") is None:
+        cfg = with_defaults(_without(cfg, "v_head_dim"), v_head_dim=value)
+    spec = latent_decoder(cfg, name, eps=1e-5)
+    residual = cfg.number("scale_depth", default=1.4) / layers**0.5
+    table = spec.embedding and replace(spec.embedding, scale=cfg.number("scale_emb", default=12.0))
+    return replace(
+        spec,
+        layers=tuple(replace(layer, residual_scale=residual) for layer in spec.layers),
+        embedding=table,
+        head_scale=cfg.number("dim_model_base", default=256.0) / hidden,
+    )
+
+
+def _without(cfg: Config, name: str) -> Config:
+    """The config without a field whose null means that it is left out."""
+    rest = Config({key: value for key, value in cfg.fields.items() if key != name}, where=cfg.where)
+    rest.notes = cfg.notes
+    return rest
+
+
 ADAPTERS = {
+    "mistral4": mistral4,
+    "minicpm3": minicpm3,
     "deepseek": deepseek,
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,

@@ -211,7 +211,7 @@ def _components(tower: int, projector: int) -> list[Component]:
 
 
 def kimi_k25(cfg: Config, name: str) -> ModelSpec:
-    """Kimi K2.5 and later: K2 with a MoonViT tower."""
+    """Kimi K2.5 and later, and Kimi-VL: DeepSeek-V3's layers with a MoonViT tower."""
     spec = language_model(text_config(cfg), name, "kimi_k2")
     section = cfg.section("vision_config") or Config({}, where=f"{cfg.where}: vision_config")
     section.notes = cfg.notes
@@ -260,4 +260,4 @@ def kimi_k3(cfg: Config, name: str) -> ModelSpec:
     )
 
 
-ADAPTERS = {"kimi_linear": kimi_linear, "kimi_k25": kimi_k25, "kimi_k3": kimi_k3}
+ADAPTERS = {"kimi_linear": kimi_linear, "kimi_k25": kimi_k25, "kimi_vl": kimi_k25, "kimi_k3": kimi_k3}
