@@ -16,6 +16,7 @@ transformers = pytest.importorskip("transformers")
 
 from rooflens.runtime import NativeBackend, SamplingParams  # noqa: E402
 from rooflens.runtime.batch import Chunk, StepBatch  # noqa: E402
+from rooflens.runtime.kernels.cuda import CudaKernels  # noqa: E402
 
 # Other work on the machine makes threads wait for each other: tiny models are faster on one.
 torch.set_num_threads(1)
@@ -168,10 +169,18 @@ def test_a_prompt_of_two_thousand_tokens(pair: Any) -> None:
         assert_close(ours, expected[start : start + 512], share=1e-3)
 
 
+def with_kernels(backend: NativeBackend, kernels: Any) -> None:
+    for layer in backend.model.layers:
+        layer.attention.core.kernels = kernels
+
+
 def test_every_kernel_set_agrees(pair: Any, tmp_path: Path) -> None:
     reference, backend = pair
     reference.save_pretrained(tmp_path)
     eager = NativeBackend(tmp_path, device="cpu", dtype="fp32", kv_tokens=256, kernels="eager")
+    # The CUDA set's attention is plain torch too: checked here, on the CPU.
+    fused = NativeBackend(tmp_path, device="cpu", dtype="fp32", kv_tokens=256)
+    with_kernels(fused, CudaKernels())
     prompts = [random_prompt(33, seed=6), random_prompt(70, seed=7)]
     tables = [[0, 1, 2], [5, 9, 7, 8, 6]]
     steps = (
@@ -180,7 +189,9 @@ def test_every_kernel_set_agrees(pair: Any, tmp_path: Path) -> None:
         [Chunk([5], 33, tables[0], 1), Chunk(prompts[1][-1:], 69, tables[1], 1)],
     )
     for chunks in steps:
-        assert_close(run(backend, *chunks), run(eager, *chunks))
+        expected = run(eager, *chunks)
+        assert_close(run(backend, *chunks), expected)
+        assert_close(run(fused, *chunks), expected)
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp32", "bf16", "int8"])

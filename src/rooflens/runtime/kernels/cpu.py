@@ -87,6 +87,7 @@ class CpuKernels(EagerKernels):
         """See ``Kernels.describe``."""
         return {
             "linear": "; ".join(sorted(self._packing)) or "nothing packed yet",
-            "attention": f"matrix multiplies over tiles of {paged_attention.TILE_ROWS} query rows",
+            "attention": f"prefill by multiplies over tiles of {paged_attention.TILE_ROWS} query rows, "
+            "decode by scaled_dot_product_attention with folded heads",
             "norm": "F.rms_norm",
         }
