@@ -241,9 +241,13 @@ def compare(
     its reason. Remaining ``settings`` are those of ``plan``.
     """
     from rooflens.analysis.compare import Cell, Comparison
-    from rooflens.errors import RooflensError
+    from rooflens.errors import UnsupportedError
+    from rooflens.models.formats.catalogue import find_format
 
     spec = read_spec_of(model)
+    for name in weights:
+        if name is not None:
+            find_format(name)  # a name that no format has is an error, not a cell
     cells = []
     for device in devices:
         found = resolve_device(device)
@@ -251,7 +255,7 @@ def compare(
             label = name or spec.quantization or spec.dtype
             try:
                 cells.append(Cell(found, label, plan(spec, found, weights=name, **settings)))
-            except RooflensError as error:
+            except UnsupportedError as error:
                 if len(devices) * len(weights) == 1:
                     raise
                 cells.append(Cell(found, label, None, error))

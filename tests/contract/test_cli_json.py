@@ -174,6 +174,8 @@ def test_roofline_of_given_intensities(capsys: pytest.CaptureFixture[str]) -> No
         (["devices", "--dtype", "fp5"], "fp5"),
         (["roofline", "-d", "rtx-4090", "-i", "1,zero"], "--intensity"),
         (["sweep", LLAMA, "-d", "rtx-4090", "--batch", "8:4"], "--batch"),
+        (["roofline", "-d", "rtx-4090", "--batch", "8"], "--batch needs MODEL"),
+        (["compare", LLAMA, "-d", "h100-sxm,rtx-4090", "-w", "fp16,nonsense"], "nonsense"),
         (["plan", LLAMA, "-d", "rtx-4090", "--bach", "2"], "--bach"),
         (["plann", LLAMA], "rooflens plan"),
     ],

@@ -12,6 +12,7 @@ from rooflens.cli.options import (
     given,
     model_options,
     output_options,
+    take_optional_model,
     workload_options,
 )
 from rooflens.cli.output import answer
@@ -30,6 +31,18 @@ def parse_intensities(text: str | None) -> list[float]:
             "--intensity is not usable", value=text, allowed="positive numbers of FLOP/byte, by commas"
         )
     return values
+
+
+_OF_THE_DEVICE = ("device", "peak", "bandwidth", "memory")
+
+
+def _refuse_what_needs_a_model(options: dict[str, Any]) -> None:
+    """Without MODEL there are no phases: an option about them would be ignored."""
+    for name, value in options.items():
+        if value not in (None, False) and name not in _OF_THE_DEVICE:
+            raise InputError(
+                f"--{name.replace('_', '-')} needs MODEL", value=value, next="name a model or leave it out"
+            )
 
 
 @click.command()
@@ -57,12 +70,14 @@ def roofline(
     rooflens roofline llama-2-7b -d a100-sxm-80 --batch 1,32 -o roofline.svg
     """
     from rooflens import api
-    from rooflens.cli.options import take_optional_model
 
     model = take_optional_model(options)
     if options["batch"] is not None:
         options["batch"] = parse_axis(options["batch"], field="--batch", least=1)
     settings = given(options)
+    if model is None:
+        _refuse_what_needs_a_model(options)
+        settings = {name: settings[name] for name in _OF_THE_DEVICE if name in settings}
     result = api.roofline(
         settings.pop("device", None),
         intensities=parse_intensities(intensity),
