@@ -16,7 +16,6 @@ from rooflens.errors import InputError
 from rooflens.models.accounting import weights_bytes
 from rooflens.models.checkpoint.tensor import Checkpoint
 from rooflens.models.file_input import quoted
-from rooflens.models.formats.apply import HEAD_COPY
 from rooflens.models.formats.base import DTYPE_BITS, WeightFormat, plain_format
 from rooflens.models.headers.corrections import corrected, declared_dtype
 from rooflens.models.headers.match import Holding
@@ -26,8 +25,8 @@ from rooflens.models.headers.rows import report
 from rooflens.models.headers.safetensors_findings import findings
 from rooflens.models.headers.safetensors_match import Misfit, SafetensorsMatch, match_safetensors
 from rooflens.models.headers.slots import Slot
-from rooflens.models.headers.towers import with_predictors, with_towers
-from rooflens.models.spec import Component, ModelSpec, layer_linears
+from rooflens.models.headers.towers import with_copy, with_predictors, with_towers
+from rooflens.models.spec import ModelSpec, layer_linears
 from rooflens.units import BITS_PER_BYTE
 
 #: Types that a config may name, by the storage type that prevails in a checkpoint.
@@ -60,6 +59,8 @@ def safetensors_model(checkpoint: Checkpoint, config: ConfigSource) -> ModelSpec
         notes += said
     made = _typed(spec, match)
     made = with_towers(made, match)
+    if match.duplicates:
+        made = with_copy(made, match.duplicates)
     made = with_predictors(made, match.predictors, parameters=_predictor_parameters(spec, match))
     config_bytes = weights_bytes(spec)
     return replace(
@@ -139,7 +140,7 @@ def _expected_formats(spec: ModelSpec) -> dict[str, WeightFormat]:
 
 
 def _typed(spec: ModelSpec, match: SafetensorsMatch) -> ModelSpec:
-    """The spec with the types of the files, and a copy of a tied head counted as it is stored."""
+    """The spec with the types of the files."""
     formats = _expected_formats(spec)
     vectors: list[tuple[Slot, str]] = []
     for holding in match.holdings:
@@ -154,9 +155,6 @@ def _typed(spec: ModelSpec, match: SafetensorsMatch) -> ModelSpec:
     )
     if spec.quantization is None:
         made = replace(made, quantization=_packed_label(match))
-    if match.duplicates:
-        copy = Component(HEAD_COPY, "other", 0, sum(tensor.bytes for tensor in match.duplicates))
-        made = replace(made, components=(*made.components, copy))
     return made
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rooflens.models.checkpoint.tensor import TensorInfo
+from rooflens.models.formats.apply import HEAD_COPY
 from rooflens.models.headers.match import Match
 from rooflens.models.headers.packing import PLAIN
 from rooflens.models.spec import Component, ModelSpec
@@ -22,6 +23,12 @@ def with_predictors(spec: ModelSpec, held: Sequence[TensorInfo], *, parameters: 
         return replace(spec, components=others)
     stored = sum(tensor.bytes for tensor in held)
     return replace(spec, components=(*others, Component(PREDICTORS, PREDICTORS, parameters, stored)))
+
+
+def with_copy(spec: ModelSpec, held: Sequence[TensorInfo]) -> ModelSpec:
+    """The spec with a second copy of its tied table, counted as it is stored: more bytes, no parameters."""
+    copy = Component(HEAD_COPY, "other", 0, sum(tensor.bytes for tensor in held))
+    return replace(spec, components=(*spec.components, copy))
 
 
 def with_towers(spec: ModelSpec, match: Match) -> ModelSpec:
@@ -50,7 +57,7 @@ def _measured(component: Component, held: Sequence[TensorInfo]) -> Component:
 def tower_findings(spec: ModelSpec, match: Match) -> Iterator[Finding]:
     """Towers that only one side knows, or of which they count differently; ``spec`` as the config has it."""
     for component in spec.components:
-        if not component.in_total:
+        if not component.in_total or component.name == HEAD_COPY:
             continue
         held = match.towers.get((component.kind, component.name), [])
         if not held:
