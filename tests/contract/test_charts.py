@@ -179,7 +179,7 @@ def test_comparison_shows_limits_of_what_fits_only(draw):
 
 
 def test_nothing_to_compare():
-    comparison = rooflens.compare("llama-2-7b", ["t4"], weights=["fp8", "fp4"])
+    comparison = rooflens.compare("llama-2-7b", ["t4"], weights=["fp8", "nvfp4"])
     with pytest.raises(InputError, match="nothing to draw"):
         compare_chart(comparison, EN)
 
