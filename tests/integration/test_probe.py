@@ -381,6 +381,19 @@ def test_an_interrupted_command_saves_and_says_so(
     assert not load_probe(path).finished
 
 
+@pytest.mark.usefixtures("_tiny_command")
+def test_an_interrupt_before_the_first_figure_saves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(run: Run) -> Iterator[Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rooflens.measure.probes.cpu_memory.probe_cpu_memory", interrupted)
+    assert _run("--quick", "--device", "cpu", "--threads", "1", "-o", str(tmp_path / "probe.json")) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert not list(tmp_path.glob("*.json"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [

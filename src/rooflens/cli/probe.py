@@ -135,6 +135,8 @@ def _measure(
         effort = replace(effort, batch_sizes=ALL_BATCH_SIZES)
     with _progress() as progress:
         record = run_probe(target, effort, shapes=shapes, progress=progress, started=started)
+    if not record.measurements and not record.finished:
+        raise click.Abort  # nothing to keep
     from rooflens.measure.storage import default_path
 
     return record, path or default_path(record)

@@ -110,12 +110,17 @@ def _nvidia_processes(index: str, runner: Runner) -> list[dict[str, Any]] | None
 
 
 def available_memory_bytes(*, root: Path = Path("/")) -> int | None:
-    """Bytes this process may still take: the kernel's estimate, within its cgroup's limit."""
-    text = _text(root / "proc/meminfo") or ""
-    known = [int(line.split()[1]) * KIB for line in text.splitlines() if line.startswith("MemAvailable:")]
+    """Bytes this process may still take: the kernel's estimate, and what its cgroup's limit leaves."""
+    known = _kib(root / "proc/meminfo", "MemAvailable")
     if limit := read_cpu(root=root).memory_limit_bytes:
-        known.append(limit)
+        known += [max(0, limit - own) for own in _kib(root / "proc/self/status", "VmRSS") or [0]]
     return min(known, default=None)
+
+
+def _kib(path: Path, field: str) -> list[int]:
+    """The bytes of a field that a /proc file gives in kB (which are KiB there)."""
+    lines = (_text(path) or "").splitlines()
+    return [int(line.split()[1]) * KIB for line in lines if line.startswith(f"{field}:")]
 
 
 def cpu_clock_hz(*, root: Path = Path("/")) -> float | None:

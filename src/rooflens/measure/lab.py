@@ -12,6 +12,7 @@ from rooflens.units import format_bandwidth, format_flops_per_s, format_rate, fo
 KNEE_SLOWDOWN = 1.5
 """The knee is where a call takes this many times as long as at m = 1: weights no longer hide the work."""
 
+_DISTURBED = " The machine was disturbed: measure again before believing the knee."
 _USUAL = ("bf16", "fp16", "fp32")
 
 
@@ -92,7 +93,7 @@ def batch_knee(record: ProbeRecord) -> Exercise | None:
         title="The knee of a batch sweep against the ridge",
         columns=("m", "s", "times_m1", "flops_per_s", "bytes_per_s", "bound_s", "share_of_bound"),
         rows=rows,
-        sentence=_knee_sentence(points, found, dtype),
+        sentence=_knee_sentence(points, found, dtype) + (_DISTURBED if record.noise else ""),
     )
 
 

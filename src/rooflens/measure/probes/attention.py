@@ -48,7 +48,7 @@ def _prefill(run: Run, dtype: torch.dtype) -> Iterator[Measurement]:
     # Keys and values repeated beforehand: torch's grouped mode repeats them in every call, slowly.
     k = normal(shape.heads, tokens, shape.head_dim, dtype=dtype, device=device)
     v = k.roll(1, dims=0)
-    ways: dict[str, Attend] = {"scaled_dot_product_attention": _fused, "tiles of matmul and softmax": _tiled}
+    ways: dict[str, Attend] = {"torch SDPA": _fused, "tiles of matmul and softmax": _tiled}
     yield from _fastest(
         run,
         f"attention.prefill.{_name(dtype)}",
@@ -70,7 +70,7 @@ def _decode(run: Run, dtype: torch.dtype) -> Iterator[Measurement]:
     q = normal(shape.kv_heads, group, shape.head_dim, dtype=dtype, device=device)
     base = normal(2, shape.kv_heads, CONTEXT_TOKENS, shape.head_dim, dtype=dtype, device=device)
     caches = [base.roll(index, dims=1) for index in range(copies)]
-    ways: dict[str, Attend] = {"scaled_dot_product_attention": _fused_all, "matmul and softmax": _plain}
+    ways: dict[str, Attend] = {"torch SDPA": _fused_all, "matmul and softmax": _plain}
     yield from _fastest(
         run,
         f"attention.decode.{_name(dtype)}",

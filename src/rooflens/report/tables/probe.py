@@ -56,7 +56,7 @@ def probe_report(
     if before is not None:
         parts.append(_change(before, record, say))
     if lab:
-        parts += [_exercise(item) for item in exercises(record)]
+        parts += [_exercise(item, say) for item in exercises(record)]
     parts.append(_remarks(record, sheet.values(), say))
     return Group(*parts)
 
@@ -126,7 +126,7 @@ def _rates(
             name = say(f"figure.{kind}", dtype=item.parameters["dtype"])
             rows.append((name, _value(item), _range(item), "", "", "", _shape(item)))
     columns = ("dtype", "*measured", "*range", "*spec", "*share", "*ridge", "-shape")
-    yield from _section(say, "rates", columns, rows)
+    yield from _section(say, "rates", columns, rows, aside=say("rates.aside"))
 
 
 def _shapes(record: ProbeRecord, say: Words) -> Iterator[RenderableType]:
@@ -145,8 +145,8 @@ def _is_cube(item: Measurement) -> bool:
 
 def _shape(item: Measurement) -> str:
     if _is_cube(item):
-        return f"{item.parameters['m']}^3, {item.method}"
-    return f"{item.parameters['m']} x {item.parameters['n']} x {item.parameters['k']}"
+        return f"{item.parameters['m']}^3"
+    return "x".join(str(item.parameters[name]) for name in "mnk")
 
 
 def _caches(found: Roofs, say: Words) -> Iterator[RenderableType]:
@@ -209,8 +209,8 @@ def _change(before: ProbeRecord, after: ProbeRecord, say: Words) -> RenderableTy
     return section(title, table(_heads(say, "figure", "*before", "*now", "*change"), rows))
 
 
-def _exercise(item: Exercise) -> RenderableType:
-    heads = [Head(name.replace("_", " "), number=index > 0) for index, name in enumerate(item.columns)]
+def _exercise(item: Exercise, say: Words) -> RenderableType:
+    heads = [Head(say.term("column", name), number=index > 0) for index, name in enumerate(item.columns)]
     rows = [[_cell(name, value) for name, value in zip(item.columns, row, strict=True)] for row in item.rows]
     return section(heading(item.title), table(heads, rows), Text(), Text(item.sentence))
 
