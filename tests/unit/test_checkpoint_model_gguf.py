@@ -301,7 +301,7 @@ def packaged(package: str, suffix: str) -> list[Path]:
     for found in distributions():
         if found.metadata["Name"] == package:
             files = [Path(str(found.locate_file(x))) for x in found.files or () if x.name.endswith(suffix)]
-            return sorted(files)
+            return sorted(path for path in files if path.is_file())
     return []
 
 

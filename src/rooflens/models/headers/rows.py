@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from rooflens.models.checkpoint.tensor import Checkpoint, TensorInfo
@@ -58,11 +59,11 @@ def _component_rows(match: Match) -> Iterator[StoredRow]:
 
 
 def _type_rows(checkpoint: Checkpoint) -> Iterator[StoredRow]:
-    by_type: dict[str, list[TensorInfo]] = {}
-    for tensor in checkpoint.tensors:
-        by_type.setdefault(tensor.dtype, []).append(tensor)
-    rows = [stored_row(name, held) for name, held in by_type.items()]
-    yield from sorted(rows, key=lambda row: (-row.bytes, row.name))
+    """A row for each storage type, the largest first."""
+    counts = Counter(tensor.dtype for tensor in checkpoint.tensors)
+    elements = checkpoint.elements_by_dtype
+    for name, held in checkpoint.bytes_by_dtype.items():
+        yield StoredRow(name, counts[name], elements[name], held)
 
 
 def _common_findings(match: Match, checkpoint: Checkpoint) -> Iterator[Finding]:

@@ -58,8 +58,8 @@ def findings(
 
 def _is_other_type(holding: Holding, spec: ModelSpec) -> bool:
     """Whether a tensor that is not quantised has another type than the config's."""
-    plain = PLAIN.get(holding.main[0].dtype)
-    return plain is not None and plain not in (spec.dtype, "fp8", "int8") and not holding.beside
+    plain, meant = PLAIN.get(holding.main[0].dtype), holding.slots[0].dtype or spec.dtype
+    return plain is not None and plain not in (meant, "fp8", "int8") and not holding.beside
 
 
 def _loaded(

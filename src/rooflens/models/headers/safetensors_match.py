@@ -103,8 +103,9 @@ class _Matcher:
 
     def _beside(self, members: Members) -> Iterator[TensorInfo]:
         for rest, tensor in members:
-            apart = rest == "bias" or is_table(tensor.name) or is_adapter(tensor.name)
-            if not apart and tensor.name not in self._taken:
+            if rest == "bias" or tensor.name in self._taken:
+                continue
+            if not (is_table(tensor.name) or is_adapter(tensor.name)):
                 yield tensor
 
     def _take(self, holding: Holding) -> None:
@@ -126,7 +127,8 @@ class _Matcher:
         shapes = {(rows // leaves, columns)}
         if slot.transposed:
             shapes = {(columns // leaves, rows)}
-        for ending, tensor in held:
+        for ending, dtype, shape in dict.fromkeys((end, x.dtype, x.shape) for end, x in held):
+            tensor = next(x for _, x in held if (x.dtype, x.shape) == (dtype, shape))
             if not self._judge([slot], tensor, shapes, 1, ending):
                 return
 

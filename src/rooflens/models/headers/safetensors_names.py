@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from rooflens.models.checkpoint.tensor import Checkpoint, TensorInfo
 from rooflens.models.formats.matching import bare
@@ -16,7 +17,7 @@ _TABLES = re.compile(
     r"(^|\.)(inv_freq|masked_bias|position_ids|rope\.freqs|(attn|attention)\.bias|num_batches_tracked"
     r"|([kvq]|kv)(_proj)?[._](cache_)?(output_)?(scale|zero_point)|[kv]_bmm_quantizer\..*)$"
 )
-_ADAPTER = re.compile(r"\.(lora_[A-Za-z_]+|base_layer|modules_to_save|original_module)\b")
+_ADAPTER = re.compile(r"(^|\.)(lora_[A-Za-z_]+|base_layer|modules_to_save|original_module)\b")
 _PREDICTORS = re.compile(r"(^|\.)(mtp|nextn|mtp_block|eh_proj)(\.|_|\d|$)")
 #: What towers are called where the config does not describe them.
 _TOWERS: dict[str, re.Pattern[str]] = {
@@ -26,6 +27,7 @@ _TOWERS: dict[str, re.Pattern[str]] = {
     "audio": re.compile(r"(^|\.)(audio\w*|speech\w*|sound\w*|apm)(\.|$)"),
     "other": re.compile(r"(^|\.)(talker|token2wav|code2wav)(\.|$)"),
 }  # fmt: skip
+_END_WORDS = 3
 _STACKED = re.compile(r"(.*\.experts)\.\{e\}\.(gate_proj|up_proj|down_proj)")
 _APART = re.compile(r"(.*\.experts)\.(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight)?")
 
@@ -39,9 +41,13 @@ class Names:
         self._by_name: Mapping[str, TensorInfo] = checkpoint.by_name
         self._modules: dict[str, Members] = {}
         self._bare: dict[str, TensorInfo | None] | None = None
+        modules = self._modules
         for tensor in checkpoint.tensors:
             module, rest = split(tensor.name)
-            self._modules.setdefault(module, []).append((rest, tensor))
+            if module in modules:
+                modules[module].append((rest, tensor))
+            else:
+                modules[module] = [(rest, tensor)]
         self._bare_modules: dict[str, Members] | None = None
 
     def tensor(self, name: str) -> TensorInfo | None:
@@ -82,8 +88,8 @@ class Names:
 
 def split(name: str) -> tuple[str, str]:
     """(module, rest): ``...q_proj`` and ``weight``; bitsandbytes puts its state below ``weight``."""
-    module, dot, rest = name.partition(".weight.")
-    if dot:
+    if ".weight." in name:
+        module, _, rest = name.partition(".weight.")
         return module, f"weight.{rest}"
     module, _, rest = name.rpartition(".")
     return module, rest
@@ -91,6 +97,8 @@ def split(name: str) -> tuple[str, str]:
 
 def main_of(members: Members) -> tuple[str, TensorInfo] | None:
     """The tensor that holds a module's weights, and its ending."""
+    if members and members[0][0] == MAIN[0]:
+        return members[0]
     endings = dict(members)
     return next(((ending, endings[ending]) for ending in MAIN if ending in endings), None)
 
@@ -116,12 +124,22 @@ def matrix_ways(slot: Slot) -> Iterator[tuple[bool, tuple[str, ...]]]:
 
 def is_table(name: str) -> bool:
     """Whether nothing in the tensor was trained."""
-    return _TABLES.search(name) is not None
+    return _ends_as(_TABLES, _end(name))
 
 
 def is_adapter(name: str) -> bool:
     """Whether the tensor is of a LoRA adapter, or of a module that one wraps."""
-    return _ADAPTER.search(name) is not None
+    return _ends_as(_ADAPTER, _end(name))
+
+
+def _end(name: str) -> str:
+    """The last words of a name: a checkpoint has few of them, however many its layers and experts."""
+    return ".".join(name.rsplit(".", _END_WORDS)[-_END_WORDS:])
+
+
+@lru_cache(maxsize=4096)
+def _ends_as(pattern: re.Pattern[str], end: str) -> bool:
+    return pattern.search(end) is not None
 
 
 def predicts(name: str, layer: re.Pattern[str], layers: int) -> bool:

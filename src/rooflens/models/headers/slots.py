@@ -36,6 +36,7 @@ class Slot:
         module's name for matrices and biases, unless ``complete``; a tensor's name for the rest.
     shape: [out, in] of a matrix, as stored; of one of the ``copies``.
     owned: False for the matrix of a tied head, which the token table holds.
+    dtype: the element type that the family insists on, None for the model's own.
     """
 
     layer: int | None
@@ -50,6 +51,7 @@ class Slot:
     complete: bool = False
     transposed: bool = False
     owned: bool = True
+    dtype: str | None = None
 
     @property
     def elements(self) -> int:
@@ -101,7 +103,9 @@ def _layer_slots(layer: Layer, index: int, prefix: str) -> Iterator[Slot]:
 
 def _parameter_slot(parameter: Parameter, path: str, layer: int, prefix: str, copies: int) -> Slot:
     source = prefix + parameter.source
-    return Slot(layer, path, "tensor", _use(path), source, parameter.shape, copies=copies)
+    return Slot(
+        layer, path, "tensor", _use(path), source, parameter.shape, copies=copies, dtype=parameter.dtype
+    )
 
 
 def _linear_slots(

@@ -57,7 +57,7 @@ def _measured(component: Component, held: Sequence[TensorInfo]) -> Component:
 def tower_findings(spec: ModelSpec, match: Match) -> Iterator[Finding]:
     """Towers that only one side knows, or of which they count differently; ``spec`` as the config has it."""
     for component in spec.components:
-        if not component.in_total or component.name == HEAD_COPY:
+        if component.name == HEAD_COPY or (not component.in_total and match.predictors):
             continue
         held = match.towers.get((component.kind, component.name), [])
         if not held:
