@@ -165,10 +165,7 @@ def _skinny(record: ProbeRecord, found: Roofs, say: Words) -> Iterator[Renderabl
         share = "" if found.read_bytes_per_s is None else format_share(item.value / found.read_bytes_per_s)
         label = f"{item.parameters['dtype']}, m = {item.parameters['m']}"
         rows.append((label, _value(item), _range(item), share))
-    aside = ""
-    if points:
-        methods = ", ".join(dict.fromkeys(item.method for item in points))
-        aside = say("skinny.aside", n=points[0].parameters["n"], k=points[0].parameters["k"], methods=methods)
+    aside = say("skinny.aside", n=points[0].parameters["n"], k=points[0].parameters["k"]) if points else ""
     yield from _section(say, "skinny", ("figure", "*measured", "*range", "*of_read"), rows, aside=aside)
 
 
