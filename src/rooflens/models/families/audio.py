@@ -32,7 +32,7 @@ def gemma3n(cfg: Config) -> int:
         conf_conv_kernel_size=5,
     )
     hidden, features = cfg.size("hidden_size"), cfg.size("input_feat_size")
-    first, second = cfg.items("sscp_conv_channel_size", length=2) or (128, 32)
+    first, second = cfg.numbers("sscp_conv_channel_size", length=2, least=1) or (128, 32)
     for _ in range(2):  # stride 2, a kernel of 3 and one bin of padding at both ends
         features = (features + 2 - 3) // 2 + 1
     front = _CONV_3X3 * first * (1 + second) + first + second + matrix(second * features, hidden, bias=False)
@@ -51,7 +51,7 @@ def gemma4(cfg: Config) -> int:
         output_proj_dims=1536,
     )
     hidden = cfg.size("hidden_size")
-    first, second = cfg.items("subsampling_conv_channels", length=2) or (128, 32)
+    first, second = cfg.numbers("subsampling_conv_channels", length=2, least=1) or (128, 32)
     front = _CONV_3X3 * first * (1 + second) + first + second
     front += matrix(first // 4 * second, hidden, bias=False)
     layer = _conformer_layer(hidden, cfg.size("num_attention_heads"), cfg.size("conv_kernel_size"))

@@ -108,6 +108,12 @@ def attention(
     ``fused`` names the checkpoint's own fused matrix where it has one, ``layout`` the order of its rows;
     ``query_gate`` doubles the query rows for an output gate. Remaining ``fields`` go to Attention.
     """
+    if heads % kv_heads:
+        raise InputError(
+            f"{heads} attention heads cannot share {kv_heads} KV heads evenly",
+            value=kv_heads,
+            allowed=f"a divisor of {heads}",
+        )
     value_dim = v_head_dim or head_dim
     q, k, v, o = (f"{prefix}.{name}" for name in names)
     query_rows = heads * head_dim * (2 if query_gate else 1)

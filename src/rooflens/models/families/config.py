@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Any
 
@@ -114,6 +114,27 @@ class Config:
                 f"{self.where}: {self._spelt(*names)} has {len(value)} entries for {length} layers"
             )
         return value
+
+    def numbers(
+        self, *names: str, length: int | None = None, least: int = 0, limit: int = MAX_SIZE
+    ) -> list[int] | None:
+        """A list of whole numbers from ``least``, of ``length`` where given, or None where absent."""
+        values = self.items(*names, length=length)
+        if values is None:
+            return None
+        return [self._whole(value, self._spelt(*names), least=least, limit=limit) for value in values]
+
+    def kinds(self, *names: str, known: Collection[str], length: int | None = None) -> list[str] | None:
+        """A list of names that are all ``known``, of ``length`` where given, or None where absent."""
+        values = self.items(*names, length=length)
+        for value in values or ():
+            if not isinstance(value, str) or value not in known:
+                raise InputError(
+                    f"{self.where}: {self._spelt(*names)} names an unknown kind",
+                    value=value,
+                    allowed=" or ".join(known),
+                )
+        return values
 
     def note(self, text: str) -> None:
         """Record a resolved contradiction or an assumption, shown with the answer."""

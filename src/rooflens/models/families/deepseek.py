@@ -158,12 +158,12 @@ def routed_experts(
 
 def sparse_layers(cfg: Config, layers: int) -> list[bool]:
     """Which layers hold experts: ``mlp_layer_types``, or ``first_k_dense_replace`` and ``moe_layer_freq``."""
-    types = cfg.items("mlp_layer_types", length=layers)
+    types = cfg.kinds("mlp_layer_types", known=("dense", "sparse"), length=layers)
     if types is not None:
         return [kind != "dense" for kind in types]
     frequencies = cfg.get("moe_layer_freq")
     if isinstance(frequencies, list):
-        return [bool(value) for value in cfg.items("moe_layer_freq", length=layers) or ()]
+        return [bool(value) for value in cfg.numbers("moe_layer_freq", length=layers) or ()]
     first, every = cfg.count("first_k_dense_replace"), cfg.size("moe_layer_freq", default=1)
     if not cfg.count(*EXPERTS, default=1):  # zero experts mean a dense model; absent is an error later
         return [False] * layers

@@ -41,26 +41,19 @@ def compression_ratios(cfg: Config, layers: int) -> list[int]:
 
     The published ``compress_ratios`` carries one more value, for the next-token prediction layer.
     """
-    ratios = cfg.items("compress_ratios")
+    ratios = cfg.numbers("compress_ratios")
     if ratios is not None:
         if len(ratios) < layers:
             raise InputError(f"{cfg.where}: compress_ratios has {len(ratios)} entries for {layers} layers")
-        if not all(isinstance(ratio, int) and ratio >= 0 for ratio in ratios):
-            raise InputError(f"{cfg.where}: compress_ratios are not whole numbers", value=ratios[:4])
-        return [int(ratio) for ratio in ratios[:layers]]
+        return ratios[:layers]
     rates = cfg.section("compress_rates")
-    types = cfg.items("layer_types", length=layers)
+    types = cfg.kinds("layer_types", known=DEFAULT_RATES, length=layers)
     if types is None:
         raise InputError(f"{cfg.where} has neither compress_ratios nor layer_types")
     known = {
         kind: rates.size(kind, default=rate) if rates and rate else rate
         for kind, rate in DEFAULT_RATES.items()
     }
-    for kind in types:
-        if kind not in known:
-            raise InputError(
-                f"{cfg.where}: layer_types names an unknown kind", value=kind, allowed=", ".join(known)
-            )
     return [known[kind] for kind in types]
 
 
@@ -211,7 +204,7 @@ def deepseek_v4(cfg: Config, name: str) -> ModelSpec:
     eps, streams = cfg.number("rms_norm_eps", default=1e-6), cfg.size("hc_mult")
     ratios = compression_ratios(cfg, count)
     attentions = {r: _attention(cfg, hidden=hidden, eps=eps, ratio=r) for r in dict.fromkeys(ratios)}
-    types = cfg.items("mlp_layer_types", length=count)
+    types = cfg.kinds("mlp_layer_types", known=("hash_moe", "moe"), length=count)
     hashed_layers = cfg.count("num_hash_layers")
     hashed = [kind == "hash_moe" for kind in types] if types else [i < hashed_layers for i in range(count)]
     experts = {kind: _experts(cfg, hidden=hidden, hashed=kind) for kind in set(hashed)}

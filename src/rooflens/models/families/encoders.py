@@ -235,7 +235,10 @@ def modernbert(cfg: Config, name: str) -> ModelSpec:
     )
     eps, vocabulary = cfg.number("norm_eps", default=1e-5), cfg.size("vocab_size")
     biased, half = cfg.flag("norm_bias", default=False), cfg.size("local_attention") // 2
-    types, every = cfg.items("layer_types", length=count), cfg.size("global_attn_every_n_layers")
+    types, every = (
+        cfg.kinds("layer_types", known=("full_attention", "sliding_attention"), length=count),
+        cfg.size("global_attn_every_n_layers"),
+    )
     bias, mlp_bias = cfg.flag("attention_bias", default=False), cfg.flag("mlp_bias", default=False)
     mlp = gated_mlp(
         hidden=hidden,

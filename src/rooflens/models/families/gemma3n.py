@@ -45,7 +45,7 @@ def _altup(cfg: Config, hidden: int, eps: float) -> tuple[list[Linear], list[Nor
 def _intermediate_sizes(cfg: Config, layers: int) -> Sequence[int]:
     sizes = cfg.get("intermediate_size")
     if isinstance(sizes, list):
-        return [int(size) for size in cfg.items("intermediate_size", length=layers) or ()]
+        return cfg.numbers("intermediate_size", length=layers, least=1) or []
     return [cfg.size("intermediate_size")] * layers
 
 

@@ -34,6 +34,11 @@ def _heads_by_layer(cfg: Config, types: list[str]) -> list[Heads]:
     )
     overrides = cfg.section("per_layer_config")
     if overrides is not None:
+        strange = [index for index in overrides.fields if not index.isdecimal()]
+        if strange:
+            raise InputError(
+                f"{overrides.where} names no layer", value=strange[0], allowed="layer numbers, from 0"
+            )
         by_index = {int(index): overrides.section(index) for index in overrides.fields}
         found = []
         for index in range(len(types)):

@@ -27,14 +27,9 @@ class Heads:
 
 
 def layer_types(cfg: Config, layers: int, *, every: int) -> list[str]:
-    types = cfg.items("layer_types", length=layers)
+    types = cfg.kinds("layer_types", known=(FULL, SLIDING), length=layers)
     if types is None:
         return [FULL if (index + 1) % every == 0 else SLIDING for index in range(layers)]
-    for kind in types:
-        if kind not in (FULL, SLIDING):
-            raise InputError(
-                f"{cfg.where}: layer_types names an unknown kind", value=kind, allowed=f"{FULL} or {SLIDING}"
-            )
     return list(types)
 
 

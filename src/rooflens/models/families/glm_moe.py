@@ -17,7 +17,7 @@ def indexer_types(cfg: Config, layers: int) -> list[str | None]:
     From ``indexer_types``, a pattern of F and S, or every ``index_topk_freq``-th layer once the first
     ``index_skip_topk_offset`` have passed.
     """
-    types = cfg.items("indexer_types", length=layers)
+    types = cfg.kinds("indexer_types", known=("full", "shared"), length=layers)
     pattern = cfg.get("index_topk_pattern")
     if types is None and isinstance(pattern, str):
         types = [_LETTERS.get(letter, letter) for letter in pattern]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rooflens.errors import InputError
 from rooflens.models.families.common import (
     activation,
     attention,
@@ -77,15 +76,10 @@ def _attention(cfg: Config, hidden: int, position: Rotary | None, *, scale: floa
 
 
 def _is_attention(cfg: Config, layers: int) -> list[bool]:
-    types = cfg.items("layer_types", "layers_block_type", length=layers)
+    types = cfg.kinds("layer_types", "layers_block_type", known=(*_ATTENTION, *_MAMBA), length=layers)
     if types is None:
-        indices = cfg.items("attn_layer_indices") or []
+        indices = cfg.numbers("attn_layer_indices") or []
         return [index in indices for index in range(layers)]
-    unknown = next((kind for kind in types if kind not in (*_ATTENTION, *_MAMBA)), None)
-    if unknown is not None:
-        raise InputError(
-            f"{cfg.where}: layer_types names an unknown kind", value=unknown, allowed="attention or mamba"
-        )
     return [kind in _ATTENTION for kind in types]
 
 

@@ -181,7 +181,9 @@ def zamba2(cfg: Config, name: str) -> ModelSpec:
     )
     hidden, count = cfg.size("hidden_size"), cfg.layers("num_hidden_layers")
     eps, heads = cfg.number("rms_norm_eps", default=1e-5), cfg.size("n_mamba_heads")
-    types = cfg.items("layers_block_type", "layer_types", length=count)
+    types = cfg.kinds(
+        "layers_block_type", "layer_types", known=("linear_attention", "mamba", "hybrid"), length=count
+    )
     if types is None:
         raise InputError(f"{cfg.where} has no layers_block_type")
     inner = cfg.size("mamba_expand") * hidden

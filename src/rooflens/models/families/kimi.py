@@ -83,12 +83,12 @@ def delta_attention(cfg: Config, hidden: int, *, eps: float) -> Recurrent:
 
 def _full_layers(cfg: Config, layers: int) -> list[bool]:
     """Which layers have full attention: ``layer_types``, or the lists of layer numbers, counted from 1."""
-    types = cfg.items("layer_types", length=layers)
+    types = cfg.kinds("layer_types", known=("full_attention", "linear_attention"), length=layers)
     if types is not None:
         return [kind == "full_attention" for kind in types]
     lists = cfg.section("linear_attn_config")
-    full = lists.items("full_attn_layers") if lists is not None else None
-    delta = lists.items("kda_layers") if lists is not None else None
+    full = lists.numbers("full_attn_layers") if lists is not None else None
+    delta = lists.numbers("kda_layers") if lists is not None else None
     if full is None or delta is None:
         raise InputError(f"{cfg.where} says neither layer_types nor full_attn_layers and kda_layers")
     if sorted([*full, *delta]) != list(range(1, layers + 1)):
@@ -162,7 +162,7 @@ def kimi_linear(cfg: Config, name: str) -> ModelSpec:
     eps = cfg.number("rms_norm_eps", default=1e-5)
     delta, latent = delta_attention(cfg, hidden, eps=eps), _latent(cfg, hidden)
     first = cfg.count("first_k_dense_replace")
-    types = cfg.items("mlp_layer_types", length=count)
+    types = cfg.kinds("mlp_layer_types", known=("dense", "sparse"), length=count)
     sparse = [kind == "sparse" for kind in types] if types else [index >= first for index in range(count)]
     experts = _experts(cfg, hidden) if any(sparse) else None
     dense = gated_mlp(hidden=hidden, intermediate=cfg.size("intermediate_size"), activation=activation(cfg))
@@ -200,7 +200,7 @@ def _positions(cfg: Config) -> int:
 
 
 def _merge(cfg: Config) -> int:
-    kernel = cfg.items("merge_kernel_size", length=2) or [2, 2]
+    kernel = cfg.numbers("merge_kernel_size", length=2, least=1) or [2, 2]
     if kernel[0] != kernel[1]:
         raise InputError(f"{cfg.where}: merge_kernel_size is not square", value=kernel)
     return int(kernel[0])

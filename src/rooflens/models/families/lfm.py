@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rooflens.errors import InputError
 from rooflens.models.families.common import decoder, gated_mlp, linear, mixture, norm, rotary, with_notes
 from rooflens.models.families.config import Config
 from rooflens.models.families.nested import with_defaults
@@ -38,17 +37,10 @@ def short_convolution(cfg: Config, hidden: int) -> Recurrent:
 
 
 def _attends(cfg: Config, layers: int) -> list[bool]:
-    types = cfg.items("layer_types", length=layers)
+    types = cfg.kinds("layer_types", known=("full_attention", "conv"), length=layers)
     if types is not None:
-        unknown = next((kind for kind in types if kind not in ("full_attention", "conv")), None)
-        if unknown is not None:
-            raise InputError(
-                f"{cfg.where}: layer_types names an unknown kind",
-                value=unknown,
-                allowed="full_attention or conv",
-            )
         return [kind == "full_attention" for kind in types]
-    chosen = cfg.items("full_attn_idxs")
+    chosen = cfg.numbers("full_attn_idxs")
     return [chosen is None or index in chosen for index in range(layers)]
 
 

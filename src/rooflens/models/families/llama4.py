@@ -40,10 +40,12 @@ def _expert(cfg: Config, hidden: int, size: int) -> DenseMlp:
 def _attentions(cfg: Config, sizes: Sizes, *, eps: float) -> list[Attention]:
     """Layers with positions see their own chunk, every ``no_rope_layer_interval``-th one everything."""
     every = cfg.size("no_rope_layer_interval", default=4)
-    flags = cfg.items("no_rope_layers") or [int((i + 1) % every != 0) for i in range(sizes.layers)]
+    flags = [int((i + 1) % every != 0) for i in range(sizes.layers)]
+    if cfg.items("no_rope_layers"):  # an empty list means the interval
+        flags = cfg.numbers("no_rope_layers", length=sizes.layers) or flags
     # An absent chunk size means the default, null means none.
     chunk = cfg.optional_size("attention_chunk_size")
-    types = cfg.items("layer_types", length=sizes.layers)
+    types = cfg.kinds("layer_types", known=("chunked_attention", "full_attention"), length=sizes.layers)
     bias = cfg.flag("attention_bias", default=False)
     position = rotary(cfg, sizes.head_dim, interleaved=True, theta=500000.0)
     unit = (
@@ -52,7 +54,7 @@ def _attentions(cfg: Config, sizes: Sizes, *, eps: float) -> list[Attention]:
     )
     normed = cfg.flag("use_qk_norm", default=True)
     attentions = []
-    for index, with_position in enumerate(flags[: sizes.layers]):
+    for index, with_position in enumerate(flags):
         chunked = types[index] == "chunked_attention" if types else bool(with_position)
         attentions.append(
             sizes.attention(
@@ -78,7 +80,7 @@ def llama4_text(cfg: Config, name: str) -> ModelSpec:
     sizes = read_sizes(cfg, default_head_dim=128)
     hidden, eps = sizes.hidden, cfg.number("rms_norm_eps", default=1e-5)
     step, size = cfg.size("interleave_moe_layer_step"), cfg.size("intermediate_size")
-    sparse = set(cfg.items("moe_layers") or range(step - 1, sizes.layers, step))
+    sparse = set(cfg.numbers("moe_layers") or range(step - 1, sizes.layers, step))
     act = activation(cfg)
     experts = mixture(
         hidden=hidden,

@@ -20,10 +20,10 @@ from rooflens.models.spec import Attention, Layer, ModelSpec, Parameter
 
 def _windowed(cfg: Config, layers: int) -> list[bool]:
     """Which layers have a window: ``hybrid_layer_pattern`` (1), ``layer_types``, or all but every sixth."""
-    pattern = cfg.items("hybrid_layer_pattern", length=layers)
+    pattern = cfg.numbers("hybrid_layer_pattern", length=layers)
     if pattern is not None:
         return [bool(value) for value in pattern]
-    types = cfg.items("layer_types", length=layers)
+    types = cfg.kinds("layer_types", known=("full_attention", "sliding_attention"), length=layers)
     if types is not None:
         return [kind == "sliding_attention" for kind in types]
     return [index > 0 and (index + 1) % 6 != 0 for index in range(layers)]

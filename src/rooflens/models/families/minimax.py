@@ -68,10 +68,10 @@ def lightning_attention(sizes: Sizes) -> Recurrent:
 
 def _full_layers(cfg: Config, layers: int) -> list[bool]:
     """Which layers have softmax attention: ``attn_type_list`` (1), ``layer_types``, or every other one."""
-    numbers = cfg.items("attn_type_list", length=layers)
+    numbers = cfg.numbers("attn_type_list", length=layers)
     if numbers is not None:
         return [bool(number) for number in numbers]
-    types = cfg.items("layer_types", length=layers)
+    types = cfg.kinds("layer_types", known=("full_attention", "linear_attention"), length=layers)
     if types is not None:
         return [kind == "full_attention" for kind in types]
     return [(index + 1) % 2 == 1 for index in range(layers)]
@@ -159,13 +159,13 @@ def _m3_experts(cfg: Config, hidden: int) -> MixtureOfExperts:
     )
 
 
-def _flags(cfg: Config, layers: int, freq: str, types: str, kinds: tuple[str, ...]) -> list[bool] | None:
+def _flags(cfg: Config, layers: int, freq: str, types: str, kinds: tuple[str, str]) -> list[bool] | None:
     """A list of 0 and 1, or a list of kinds, or None where the config has neither."""
-    numbers = cfg.items(freq, length=layers)
+    numbers = cfg.numbers(freq, length=layers)
     if numbers is not None:
         return [bool(number) for number in numbers]
-    names = cfg.items(types, length=layers)
-    return None if names is None else [name in kinds for name in names]
+    names = cfg.kinds(types, known=kinds, length=layers)
+    return None if names is None else [name == kinds[1] for name in names]
 
 
 def minimax_m3_text(cfg: Config, name: str) -> ModelSpec:
@@ -174,10 +174,11 @@ def minimax_m3_text(cfg: Config, name: str) -> ModelSpec:
     sizes = read_sizes(cfg, default_head_dim=128)
     hidden, count, eps = sizes.hidden, sizes.layers, cfg.number("rms_norm_eps", default=1e-6)
     options = cfg.section("sparse_attention_config") or Config({}, where=cfg.where)
-    chosen = _flags(options, count, "sparse_attention_freq", "", ())
+    kinds = ("full_attention", "minimax_m3_sparse")
+    chosen = _flags(options, count, "sparse_attention_freq", "", kinds)
     if chosen is None:
-        chosen = _flags(cfg, count, "", "layer_types", ("minimax_m3_sparse",)) or [False] * count
-    sparse = _flags(cfg, count, "moe_layer_freq", "mlp_layer_types", ("sparse",)) or [True] * count
+        chosen = _flags(cfg, count, "", "layer_types", kinds) or [False] * count
+    sparse = _flags(cfg, count, "moe_layer_freq", "mlp_layer_types", ("dense", "sparse")) or [True] * count
     full = sizes.attention(
         rotary(cfg, sizes.head_dim, theta=5e6, dim=cfg.size("rotary_dim", default=64)),
         norms=query_key_norms(sizes, eps=eps, offset=UNIT_OFFSET),

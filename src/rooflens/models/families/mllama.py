@@ -66,7 +66,7 @@ def mllama_text(cfg: Config, name: str, *, tokens: int) -> ModelSpec:
     """The language model, with ``tokens`` image tokens in every cross-attention layer's cache."""
     sizes = read_sizes(cfg)
     eps = cfg.number("rms_norm_eps", default=1e-5)
-    crossing = set(cfg.items("cross_attention_layers") or (3, 8, 13, 18, 23, 28, 33, 38))
+    crossing = set(cfg.numbers("cross_attention_layers") or (3, 8, 13, 18, 23, 28, 33, 38))
     norms, mlp = pre_norms(sizes.hidden, eps=eps), sizes.gated(cfg)
     own = Layer((sizes.attention(rotary(cfg, sizes.head_dim, theta=500000.0)),), mlp, norms)
     gates = (

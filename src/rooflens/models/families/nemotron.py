@@ -41,10 +41,10 @@ def block_kinds(cfg: Config, pattern: str, *names: str) -> list[str] | None:
     kinds = list(letters) if isinstance(letters, str) else cfg.items(*names)
     if kinds is None:
         return None
-    unknown = next((kind for kind in kinds if kind not in KINDS), None)
-    if unknown is not None:
+    unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in KINDS]
+    if unknown:
         raise InputError(
-            f"{cfg.where}: {pattern} has an unknown kind of layer", value=unknown, allowed="M, *, -, E"
+            f"{cfg.where}: {pattern} has an unknown kind of layer", value=unknown[0], allowed="M, *, -, E"
         )
     return [KINDS[kind] for kind in kinds]
 

@@ -100,16 +100,10 @@ def gated_delta_net(cfg: Config, hidden: int, *, eps: float, fused: bool) -> Rec
 
 def layer_kinds(cfg: Config, layers: int) -> list[bool]:
     """Which layers are linear: ``layer_types``, or all but every ``full_attention_interval``-th."""
-    types = cfg.items("layer_types", length=layers)
+    types = cfg.kinds("layer_types", known=("linear_attention", "full_attention"), length=layers)
     if types is None:
         every = cfg.size("full_attention_interval", default=4)
         return [bool((index + 1) % every) for index in range(layers)]
-    known = ("linear_attention", "full_attention")
-    for kind in types:
-        if kind not in known:
-            raise InputError(
-                f"{cfg.where}: layer_types names an unknown kind", value=kind, allowed=" or ".join(known)
-            )
     return [kind == "linear_attention" for kind in types]
 
 
@@ -157,7 +151,7 @@ def _hybrid(cfg: Config, name: str, *, fused: bool, sparse: bool = True) -> Mode
     linear_layers = layer_kinds(cfg, count)
     full: Mixer = _gated_attention(cfg, sizes, eps=eps)
     delta: Mixer = gated_delta_net(cfg, hidden, eps=eps, fused=fused)
-    step, dense_layers = cfg.size("decoder_sparse_step", default=1), set(cfg.items("mlp_only_layers") or ())
+    step, dense_layers = cfg.size("decoder_sparse_step", default=1), set(cfg.numbers("mlp_only_layers") or ())
     # Qwen3.5 publishes all experts in one tensor; whoever quantises them writes them one by one.
     stacked = not fused and cfg.get("quantization_config") is None
     experts = _experts(cfg, hidden, stacked=stacked) if sparse and cfg.count("num_experts") else None

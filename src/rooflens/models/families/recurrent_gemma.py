@@ -72,9 +72,9 @@ def recurrent_gemma(cfg: Config, name: str) -> ModelSpec:
     kv_heads = cfg.size("num_key_value_heads", default=heads)
     head_dim = cfg.optional_size("head_dim") or hidden // heads
     eps, both = cfg.number("rms_norm_eps", default=1e-6), cfg.size("intermediate_size")
-    kinds = cfg.items("block_types") or []
-    if not kinds or any(kind not in ("recurrent", "attention") for kind in kinds):
-        raise InputError(f"{cfg.where}: block_types is not a list of recurrent and attention", value=kinds)
+    kinds = cfg.kinds("block_types", known=("recurrent", "attention"))
+    if not kinds:
+        raise InputError(f"{cfg.where}: block_types is empty", value=kinds, allowed="recurrent or attention")
     cfg.note(f"intermediate_size {both} is gate and up together: the feed-forward is {both // 2} wide")
     own = "temporal_block"
     local: Mixer = attention(

@@ -206,6 +206,15 @@ def adapter_for(model_type: str) -> Adapter:
     return adapters[model_type]
 
 
+def _inner_type(cfg: Config) -> str | None:
+    """The covered model_type of a language model inside an unknown multimodal config, if there is one."""
+    from rooflens.models.families.nested import text_config
+
+    section = text_config(cfg, required=False)
+    inner = section.text("model_type", default="")
+    return inner if section is not cfg and inner in FAMILIES else None
+
+
 def read_spec(
     fields: Mapping[str, Any],
     *,
@@ -223,6 +232,12 @@ def read_spec(
     model_type = cfg.text("model_type", default="")
     if not model_type:
         raise InputError(f"{where} has no model_type", allowed="the config.json of a language model")
+    if model_type not in FAMILIES and (inner := _inner_type(cfg)) is not None:
+        raise UnsupportedError(
+            f"the multimodal architecture '{model_type}' is not covered",
+            value=model_type,
+            next=f"its language model is a {inner}, which is: inspect that section of the config alone",
+        )
     spec = adapter_for(model_type)(cfg, name)
     quantization = find_quantization(fields)
     if not quantization and not hf_quant_config:

@@ -40,21 +40,24 @@ TOWER_SIZES = {"image_size": 728, "patch_size": 14}
 
 def _layer_types(cfg: Config, layers: int, predicted: int) -> list[str]:
     """The kind of every layer; the published lists go on over the next-token prediction layers."""
-    types = cfg.items("layer_types") or ["full_attention"] * layers
+    known = ("full_attention", SLIDING)
+    types = cfg.kinds("layer_types", known=known) or ["full_attention"] * layers
     if len(types) == layers + predicted:
-        return list(types)
-    return [*(cfg.items("layer_types", length=layers) or types), *[types[-1]] * predicted]
+        return types
+    return [*(cfg.kinds("layer_types", known=known, length=layers) or types), *[types[-1]] * predicted]
 
 
 def _sparse(cfg: Config, layers: int) -> list[bool]:
-    types = cfg.items("mlp_layer_types")
-    if types is not None:
+    types = cfg.kinds("mlp_layer_types", known=("dense", "sparse"))
+    if types is not None and len(types) >= layers:
         return [kind == "sparse" for kind in types[:layers]]
     chosen = cfg.get("moe_layers_enum")
-    if chosen is not None:
-        numbers = chosen.split(",") if isinstance(chosen, str) else chosen
-        sparse = {int(number) for number in numbers}
+    if isinstance(chosen, str) and all(number.strip().isdecimal() for number in chosen.split(",")):
+        sparse = [int(number) for number in chosen.split(",")]
         return [index in sparse for index in range(layers)]
+    if chosen is not None:
+        numbers = cfg.numbers("moe_layers_enum") or []
+        return [index in numbers for index in range(layers)]
     first = cfg.count("first_k_dense_replace", default=_FULL_LAYERS_FIRST)
     return [index >= first for index in range(layers)]
 
@@ -81,12 +84,12 @@ def _attention(cfg: Config, hidden: int, index: int, kind: str, *, eps: float) -
     heads, kv_heads = _heads(cfg, sliding=kind == SLIDING)
     head_dim = cfg.size("head_dim", default=128)
     bias = cfg.flag("attention_bias", default=False)
-    thetas, partials = cfg.get("rope_theta"), cfg.get("partial_rotary_factors")
-    scalars = Config({k: v for k, v in cfg.fields.items() if k != "rope_theta"}, where=cfg.where)
-    theta = thetas[min(index, len(thetas) - 1)] if isinstance(thetas, list) else thetas
-    position = rotary(scalars, head_dim, layer_type=kind, theta=theta or 10000.0)
-    if isinstance(partials, list) and partials:
-        position = replace(position, dim=int(head_dim * partials[min(index, len(partials) - 1)]))
+    own = dict(cfg.fields)
+    for field, scalar in (("rope_theta", "rope_theta"), ("partial_rotary_factors", "partial_rotary_factor")):
+        values = cfg.fields.get(field)
+        if isinstance(values, list) and values:  # one for every layer
+            own[scalar] = values[min(index, len(values) - 1)]
+    position = rotary(Config(own, where=cfg.where), head_dim, layer_type=kind)
     base = attention(
         hidden=hidden,
         heads=heads,
