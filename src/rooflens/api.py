@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rooflens.analysis.plan import Plan
     from rooflens.analysis.points import RooflineView
     from rooflens.analysis.sweep import Sweep
+    from rooflens.analysis.validate import Validation
     from rooflens.analysis.workload import Workload
     from rooflens.hardware import LocalDevice
 
@@ -32,6 +33,7 @@ __all__ = [
     "resolve_device",
     "roofline",
     "sweep",
+    "validate",
 ]
 
 ModelSource = str | Path | Mapping[str, Any] | ModelSpec
@@ -295,3 +297,23 @@ def detected_devices() -> tuple[LocalDevice, ...]:
     from rooflens.hardware import detect_local
 
     return tuple(detect_local())
+
+
+def validate(path: str | Path) -> Validation:
+    """Every row of a CSV file of measurements against the bound and the estimate.
+
+    Bad rows are told one by one and the rest is judged. Raises InputError where the file is no such table.
+    """
+    from rooflens.analysis.validate import validate_cases
+    from rooflens.interop.exceptions import known_exceptions
+    from rooflens.interop.measured_models import resolve_cases
+    from rooflens.interop.measurements import load_measurements
+
+    file = load_measurements(path)
+    cases, skipped = resolve_cases(file.rows)
+    return validate_cases(
+        cases,
+        problems=[(problem.row_id, problem.line, problem.why) for problem in file.problems],
+        skipped=skipped,
+        exceptions=known_exceptions(),
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflens.analysis.estimate import _KINDS
+from rooflens.analysis.calibration import calibration
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -39,9 +39,8 @@ def test_every_function_that_the_derivations_name_exists(name: str) -> None:
 
 def test_the_accuracy_page_shows_the_shares_in_use() -> None:
     text = (DOCS / "accuracy.md").read_text()
-    for kind in ("nvidia-hbm", "nvidia-gddr", "amd", "intel", "soc", "cpu"):
-        for share in (_KINDS[kind].bandwidth, _KINDS[kind].compute):
-            assert f"{share.low:.2f} - {share.mid:.2f} - {share.high:.2f}" in text, kind
+    for kind, shares in calibration().table["devices"].items():
+        assert f"| {kind} | {shares['bandwidth']:.2f} | {shares['compute']:.2f} |" in text, kind
 
 
 @pytest.mark.parametrize("page", sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")]), ids=lambda page: page.name)

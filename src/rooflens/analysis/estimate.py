@@ -1,18 +1,38 @@
-"""From the bound to the likely: achievable shares of the peaks, launch and host time, as ranges.
+"""From the bound to the likely: what a step takes on real kernels and engines, as a range.
 
-The bound says what is impossible; the estimate says what a well-made engine reaches on this kind of
-device, low to high. Without a probe of the device the shares are those published for its kind.
+The bound says what is impossible; the estimate says what is likely, and low to high is an 80 % interval:
+of ten measurements by others on this kind of device, eight lie within. Formulas are in ``kernels``,
+fitted figures in ``calibration``; how well they predict is in docs/accuracy.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import exp
+from typing import TYPE_CHECKING
 
+from rooflens.analysis.calibration import (
+    MEASURED,
+    EngineRates,
+    LinkRates,
+    calibration,
+    device_class,
+    engine_class,
+    format_class,
+    link_class,
+)
+from rooflens.analysis.kernels import KernelRates, load_seconds, loads, reduce_seconds, step_seconds
 from rooflens.analysis.numeric import Quantity, maximum
 from rooflens.analysis.roofline import Roof
 from rooflens.analysis.step import Op
 from rooflens.hardware.device import Device
+from rooflens.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from rooflens.analysis.own_runs import OwnRuns
+
+DECODE_1, DECODE, PREFILL, SERVED_TTFT = "decode, batch 1", "decode, batched", "prefill", "TTFT, queued"
 
 
 @dataclass(frozen=True)
@@ -29,95 +49,115 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Efficiency:
-    """What a kind of device reaches: shares of its peaks, seconds per operator and per step.
+class Setting:
+    """What applies to a model's format on a device under an engine.
 
-    ``low`` is always the pessimistic share but the optimistic time, as in any Range.
+    ``widths`` are logarithms: what to add to that of the likely time for low and high, by kind of figure.
+    ``source`` says where the figures come from.
     """
 
-    bandwidth: Range
-    compute: Range
-    link: Range
-    launch_s: Range
-    host_s: Range
+    kernels: KernelRates
+    engine: EngineRates
+    link: LinkRates
+    widths: dict[str, tuple[float, float]]
     source: str
+    shifts: dict[str, float]
+
+    def around(self, mid: Quantity, kind: str, *, floor: Quantity = 0.0) -> Range:
+        """The interval around a likely time, never under ``floor`` (the bound)."""
+        low, high = self.widths[kind]
+        mid = maximum(mid * exp(self.shifts.get(kind, 0.0)), floor)
+        return Range(maximum(mid * exp(low), floor), mid, mid * exp(high))
 
 
-_GRAPHS = Range(1.0e-6, 2.0e-6, 5.0e-6)  # kernel gaps: replayed in a graph, to launched one by one
-_HOST = Range(0.2e-3, 0.5e-3, 2.0e-3)  # scheduling, sampling and detokenisation of a serving engine
-_LINK = Range(0.5, 0.7, 0.9)
+def setting_for(spec: ModelSpec, device: Device, engine: str, own: OwnRuns | None = None) -> Setting:
+    """The figures for a model's format, a device and an engine; those of a kind where it has none of its own.
 
-_HBM = Range(0.70, 0.83, 0.93)
-_GDDR = Range(0.75, 0.88, 0.96)
-_DDR = Range(0.55, 0.75, 0.92)
-
-_PUBLISHED = "published kernel and GEMM measurements by kind of device, see docs/accuracy.md"
-
-_KINDS: dict[str, Efficiency] = {
-    "nvidia-hbm": Efficiency(_HBM, Range(0.45, 0.70, 0.85), _LINK, _GRAPHS, _HOST, _PUBLISHED),
-    "nvidia-gddr": Efficiency(_GDDR, Range(0.50, 0.75, 0.97), _LINK, _GRAPHS, _HOST, _PUBLISHED),
-    "amd": Efficiency(_HBM, Range(0.35, 0.55, 0.68), _LINK, _GRAPHS, _HOST, _PUBLISHED),
-    "intel": Efficiency(_GDDR, Range(0.50, 0.75, 0.97), _LINK, _GRAPHS, _HOST, _PUBLISHED),
-    "soc": Efficiency(_DDR, Range(0.40, 0.65, 0.90), _LINK, _GRAPHS, _HOST, _PUBLISHED),
-    "cpu": Efficiency(
-        _DDR, Range(0.30, 0.55, 0.85), _LINK, Range(1e-6, 3e-6, 10e-6), Range(0.1e-3, 0.3e-3, 1e-3),
-        _PUBLISHED,
-    ),
-    "other": Efficiency(_HBM, Range(0.35, 0.65, 0.90), _LINK, _GRAPHS, _HOST, _PUBLISHED),
-    # Measured figures are what kernels reach already; what is left is how engines use them.
-    "measured": Efficiency(
-        Range(0.75, 0.90, 1.0), Range(0.65, 0.85, 1.0), _LINK, _GRAPHS, Range(0.05e-3, 0.3e-3, 1e-3),
-        "the device's own probe",
-    ),
-}  # fmt: skip
-
-
-def efficiency_for(device: Device) -> Efficiency:
-    """The shares that apply to a device: its own probe's, else those of its kind."""
-    if device.bandwidth_evidence == "measured":
-        return _KINDS["measured"]
-    vendor = (device.vendor or "").lower()
-    if device.kind == "cpu":
-        return _KINDS["cpu"]
-    memory = device.memory_type or ""
-    if "DDR" in memory and "GDDR" not in memory:
-        return _KINDS["soc"]
-    if vendor == "nvidia":
-        return _KINDS["nvidia-hbm" if "HBM" in memory else "nvidia-gddr"]
-    return _KINDS[vendor] if vendor in ("amd", "intel") else _KINDS["other"]
-
-
-def estimate_s(
-    ops: Iterable[Op], roof: Roof, efficiency: Efficiency, *, communication_bytes: Quantity = 0
-) -> Range:
-    """Likely time of a step: every operator at the achievable rates, one after the other.
-
-    Sum over operators of max(FLOPs / (share x peak), bytes / (share x bandwidth)), plus one launch each,
-    the host's time per step and the communication. Experts count as many as uniform routing visits.
+    A device that was probed has its own bandwidth and peaks, of which kernels reach more than of a data
+    sheet's. ``own`` measured runs shift and narrow the range where they are of this device.
     """
-    ops = tuple(ops)
-    return Range(
-        _one(ops, roof, efficiency, "high", "low", communication_bytes),
-        _one(ops, roof, efficiency, "mid", "mid", communication_bytes),
-        _one(ops, roof, efficiency, "low", "high", communication_bytes),
+    fitted = calibration()
+    kind = device_class(device)
+    engine_kind = engine_class(engine, kind)
+    kernels = fitted.kernel_rates(kind, engine_kind, format_class(spec))
+    widths = fitted.widths()
+    source = f"published measurements of {kind} devices"
+    if device.bandwidth_evidence == "measured":
+        kernels = _probed(kernels, fitted.table[MEASURED], fitted.table["devices"][kind])
+        share = fitted.table[MEASURED]["width"]
+        widths = {name: (low * share, high * share) for name, (low, high) in widths.items()}
+        source = "the device's own probe"
+    shifts: dict[str, float] = {}
+    if own is not None:
+        shifts, widths, source = own.apply(device, engine, widths, source)
+    return Setting(
+        kernels,
+        fitted.engine_rates(engine_kind),
+        fitted.link_rates(link_class(device)),
+        widths,
+        source,
+        shifts,
     )
 
 
-def _one(
-    ops: tuple[Op, ...], roof: Roof, efficiency: Efficiency, share: str, time: str, communication: Quantity
+def _probed(rates: KernelRates, probed: dict[str, float], of_class: dict[str, float]) -> KernelRates:
+    """Shares of what a probe measured instead of shares of the data sheet."""
+    bandwidth = probed["bandwidth"] / of_class["bandwidth"]
+    compute = probed["compute"] / of_class["compute"]
+    return replace(
+        rates,
+        bandwidth=rates.bandwidth * bandwidth,
+        expert_bandwidth=rates.expert_bandwidth * bandwidth,
+        kv_bandwidth=rates.kv_bandwidth * bandwidth,
+        compute=rates.compute * compute,
+        expert_compute=rates.expert_compute * compute,
+        attention_compute=rates.attention_compute * compute,
+    )
+
+
+def estimate_s(
+    ops: Iterable[Op],
+    roof: Roof,
+    setting: Setting,
+    *,
+    tokens: Quantity,
+    sequences: Quantity,
+    eager: bool,
+    chunks: Quantity = 1,
+    reduces: float = 0,
+    communication_bytes: Quantity = 0,
+    devices: int = 1,
 ) -> Quantity:
-    bandwidth = roof.bandwidth_bytes_per_s * getattr(efficiency.bandwidth, share)
-    compute = getattr(efficiency.compute, share)
-    launch_s = getattr(efficiency.launch_s, time)
-    total: Quantity = getattr(efficiency.host_s, time)
-    for op in ops:
-        # Activations between neighbouring operators mostly stay in cache or are fused: weights and
-        # cache are what streams from memory.
-        moved = op.cost.moved_bytes
-        if op.expected_weight_bytes is not None:
-            moved = moved - op.cost.weight_bytes + op.expected_weight_bytes
-        compute_s = op.cost.flops / (roof.peaks_flops_per_s[op.compute_dtype] * compute)
-        total = total + (maximum(compute_s, moved / bandwidth) + launch_s) * op.count
-    if roof.link_bytes_per_s:
-        total = total + communication / (roof.link_bytes_per_s * getattr(efficiency.link, share))
-    return total
+    """Likely seconds of a step: its operators one after the other, the collectives, the host.
+
+    ``tokens`` go through the layers; ``eager`` steps (prefill) start their kernels one by one. A step cut
+    into ``chunks`` reads the weights once in each. ``reduces`` all-reduces over ``devices`` send
+    ``communication_bytes`` from each. Everything but ``devices`` may be an array.
+    """
+    kernels = setting.kernels
+    busy: Quantity = 0.0
+    launches = 0
+    for load in loads(ops, roof, tokens=tokens, chunks=chunks):
+        launches += load.count
+        busy = busy + load_seconds(load, kernels) * load.count
+    sent_s: Quantity = 0.0
+    if roof.link_bytes_per_s and devices > 1:
+        sent_s = reduce_seconds(
+            reduces=reduces * chunks,
+            sent_s=communication_bytes / roof.link_bytes_per_s,
+            devices=devices,
+            share=setting.link.share,
+            latency_s=setting.link.latency_s,
+            crowding=setting.link.crowding,
+        )
+    engine = setting.engine
+    return step_seconds(
+        busy,
+        launches=launches * chunks,
+        eager=1 if eager else 0,
+        enqueue_s=engine.enqueue_s,
+        host_s=engine.host_s * chunks,
+        host_per_sequence_s=engine.host_per_sequence_s,
+        sequences=sequences,
+        communication_s=sent_s,
+    )

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rooflens.analysis.engines import rules_for
-from rooflens.analysis.estimate import Range, efficiency_for, estimate_s
+from rooflens.analysis.estimate import DECODE, DECODE_1, PREFILL, Range, Setting, estimate_s, setting_for
 from rooflens.analysis.ledger import Ledger, LedgerInput, LedgerRules
 from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.ridge import ridge_batch
 from rooflens.analysis.roofline import Roof, StepTimes, time_ops
 from rooflens.analysis.step import Op, Phase, Step, decode_step, prefill_step, step_ops
-from rooflens.analysis.workload import Rates, Workload, communication_bytes, device_rates
+from rooflens.analysis.workload import (
+    Rates,
+    Workload,
+    all_reduces,
+    communication_bytes,
+    device_rates,
+    prefill_chunk_tokens,
+)
 from rooflens.errors import UnsupportedError
 from rooflens.hardware.device import Device
 from rooflens.models.inspection import Inspection
 from rooflens.models.spec import ModelSpec
 
 if TYPE_CHECKING:
+    from rooflens.analysis.own_runs import OwnRuns
     from rooflens.analysis.remedies import Remedy
 
 
@@ -170,13 +177,15 @@ def plan_spec(
     inspection: Inspection,
     strict: bool = True,
     rules: LedgerRules | None = None,
+    own_runs: OwnRuns | None = None,
 ) -> Plan:
     """Plan ``workload`` of a model on (several of) a device.
 
     ``inspection`` is carried by the answer; ``strict`` refuses a compute type without a
-    peak instead of running it as engines would; ``rules`` override the engine's memory rules.
-    Raises UnsupportedError for a missing peak or bandwidth, InputError for a layout that does not fit
-    the model's shapes.
+    peak instead of running it as engines would; ``rules`` override the engine's memory rules;
+    ``own_runs`` are the user's measured ones, which shift and narrow the estimate. Raises
+    UnsupportedError for a missing peak or bandwidth, InputError for a layout that does not fit the
+    model's shapes.
     """
     stages = rank_specs(spec, workload.layout)
     batch = workload.replica_batch
@@ -185,9 +194,12 @@ def plan_spec(
         decode_step(sequences=batch, context=workload.context),
     )
     stage_ops = [[step_ops(stage, step, kv_dtype=workload.kv_dtype) for stage in stages] for step in steps]
-    rates = device_rates(spec, device, tuple(op for ops in stage_ops[0] for op in ops), strict=strict)
+    every = tuple(op for ops in stage_ops[0] for op in ops)
+    rates = device_rates(spec, device, every, strict=strict, engine=workload.engine)
+    setting = setting_for(spec, device, workload.engine, own_runs)
     prefill, decode = (
-        _phase(spec, device, rates, workload, step, ops) for step, ops in zip(steps, stage_ops, strict=True)
+        _phase(spec, device, rates, setting, workload, step, ops)
+        for step, ops in zip(steps, stage_ops, strict=True)
     )
     given = LedgerInput(
         spec=spec,
@@ -247,6 +259,7 @@ def _phase(
     spec: ModelSpec,
     device: Device,
     rates: Rates,
+    setting: Setting,
     workload: Workload,
     step: Step,
     stage_ops: list[tuple[Op, ...]],
@@ -259,9 +272,25 @@ def _phase(
     tokens = step.tokens
     if layout.pp > 1:
         bound_s = max(bound_s, _one_sequence_s(spec, workload, step, rates.roof))
-    efficiency = efficiency_for(device)
-    estimates = [estimate_s(ops, rates.roof, efficiency, communication_bytes=sent) for ops in stage_ops]
-    likely = _sum_ranges(estimates)
+    prefilling = step.phase is Phase.PREFILL
+    chunk = prefill_chunk_tokens(workload) if prefilling else None
+    likely_s = sum(
+        estimate_s(
+            ops,
+            rates.roof,
+            setting,
+            tokens=tokens,
+            sequences=step.sequences,
+            eager=prefilling,
+            chunks=1 if chunk is None else max(1.0, tokens / chunk),
+            reduces=all_reduces(spec, layout),
+            communication_bytes=sent,
+            devices=layout.tp,
+        )
+        for ops in stage_ops
+    )
+    kind = PREFILL if prefilling else DECODE_1 if workload.batch == 1 else DECODE
+    likely = setting.around(likely_s, kind, floor=bound_s)
     ranks = layout.tp * layout.dp
     return PhaseResult(
         phase=step.phase,
@@ -286,8 +315,3 @@ def _one_sequence_s(spec: ModelSpec, workload: Workload, step: Step, roof: Roof)
     for stage in rank_specs(spec, workload.layout):
         total += float(time_ops(step_ops(stage, single, kv_dtype=workload.kv_dtype), roof).bound_s)
     return total
-
-
-def _sum_ranges(ranges: Iterable[Range]) -> Range:
-    ranges = list(ranges)
-    return Range(*(sum(getattr(r, end) for r in ranges) for end in ("low", "mid", "high")))

@@ -18,34 +18,36 @@ def ridge_batch(spec: ModelSpec, roof: Roof, *, kv_dtype: str) -> float | None:
     so for sparse models it is an estimate. None where no batch reaches it.
     """
 
-    def lead(batch: float) -> float:
-        """Compute time less weight-reading time."""
-        ops = step_ops(spec, decode_step(sequences=batch, context=0), kv_dtype=kv_dtype)
+    def times(batch: float) -> tuple[float, float, bool]:
+        """Seconds of arithmetic, seconds of reading weights, and whether there are routed experts."""
         compute_s = weights_bytes = 0.0
-        for op in ops:
+        sparse = False
+        for op in step_ops(spec, decode_step(sequences=batch, context=0), kv_dtype=kv_dtype):
             if op.name.endswith((".core", "embedding")):
                 continue
-            moved = op.cost.weight_bytes if op.expected_weight_bytes is None else op.expected_weight_bytes
+            moved = op.cost.weight_bytes
+            if op.expected_weight_bytes is not None:
+                sparse, moved = True, op.expected_weight_bytes
             compute_s += op.cost.flops / roof.peaks_flops_per_s[op.compute_dtype] * op.count
             weights_bytes += moved * op.count
-        return compute_s - weights_bytes / roof.bandwidth_bytes_per_s
+        return compute_s, weights_bytes / roof.bandwidth_bytes_per_s, sparse
 
-    low, high = 0.0, 1.0
-    sparse = any(
-        op.expected_weight_bytes is not None
-        for op in step_ops(spec, decode_step(sequences=1, context=0), kv_dtype=kv_dtype)
-    )
-    at_one = lead(1.0)
+    compute_s, weights_s, sparse = times(1.0)
     if not sparse:
         # Compute grows in proportion to the batch and the weights do not: one division finds it.
-        weights_s = -(lead(0.5) * 2 - at_one)
-        slope = at_one + weights_s
-        return weights_s / slope if slope > 0 else None
-    while lead(high) < 0:
+        return weights_s / compute_s if compute_s > 0 else None
+
+    def short(batch: float) -> bool:
+        """Whether reading weights still takes longer."""
+        compute_s, weights_s, _ = times(batch)
+        return compute_s < weights_s
+
+    low, high = 0.0, 1.0
+    while short(high):
         low, high = high, high * 2
         if high > LARGEST_BATCH:
             return None
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (low, middle) if lead(middle) >= 0 else (middle, high)
+        low, high = (middle, high) if short(middle) else (low, middle)
     return high

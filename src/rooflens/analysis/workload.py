@@ -16,6 +16,8 @@ from rooflens.models.spec import ModelSpec
 
 # Element types that a matrix multiply falls back to when the checkpoint's own type has no peak here:
 # engines then run weight-only kernels in the activations' type, or fp16 where bf16 is missing.
+LLAMA_CPP_CHUNK = 512  # n_ubatch, the default
+GGUF_PREFIXES = ("q2_", "q3_", "q4_", "q5_", "q6_", "q8_", "iq", "tq")
 _SAME_WIDTH = {"bf16": "fp16", "fp16": "bf16"}
 
 
@@ -128,12 +130,16 @@ class Rates:
     notes: tuple[str, ...]
 
 
-def device_rates(spec: ModelSpec, device: Device, ops: tuple[Op, ...], *, strict: bool) -> Rates:
+def device_rates(
+    spec: ModelSpec, device: Device, ops: tuple[Op, ...], *, strict: bool, engine: str = "none"
+) -> Rates:
     """Peaks for every compute type of ``ops``, and the bandwidths.
 
     ``strict``: the formats were asked for, so a missing peak is refused (UnsupportedError). Otherwise
     the checkpoint's own type may run as engines run it then: quantised weights in the activations'
-    type, bf16 as fp16 or the reverse; said in ``notes``.
+    type, bf16 as fp16 or the reverse; said in ``notes``. llama.cpp multiplies GGUF blocks as int8 and may
+    add up in fp16, so with GGUF weights or that ``engine`` the faster of these peaks is the one that
+    nothing can beat.
     """
     flops: dict[str, float] = {}
     for op in ops:
@@ -143,6 +149,12 @@ def device_rates(spec: ModelSpec, device: Device, ops: tuple[Op, ...], *, strict
     used: dict[str, str] = {}
     for dtype in flops:
         used[dtype] = _available(spec, device, dtype, strict=strict)
+        faster = _block_kernels(spec, device, used[dtype], engine)
+        if faster != used[dtype]:
+            notes.append(f"GGUF kernels can run {used[dtype]} matrix multiplies in {faster} on {device.id}")
+            used[dtype] = faster
+            peaks[dtype] = device.peak_flops_per_s(faster)
+            continue
         peaks[dtype] = device.peak_flops_per_s(used[dtype])
         if used[dtype] != dtype:
             notes.append(f"{device.id} has no {dtype} peak: {dtype} matrix multiplies run in {used[dtype]}")
@@ -150,6 +162,16 @@ def device_rates(spec: ModelSpec, device: Device, ops: tuple[Op, ...], *, strict
     link = device.link or device.host_link
     per_direction = link.bytes_per_s_per_direction if link else None
     return Rates(Roof(peaks, device.bandwidth(), per_direction), used[busiest], tuple(notes))
+
+
+def _block_kernels(spec: ModelSpec, device: Device, dtype: str, engine: str) -> str:
+    """The fastest type that llama.cpp's kernels may use in place of ``dtype``."""
+    blocks = (spec.quantization or "").startswith(GGUF_PREFIXES)
+    if dtype not in ("bf16", "fp16") or not (blocks or engine.lower() in ("llama.cpp", "ollama")):
+        return dtype
+    known = device.peaks_flops_per_s
+    candidates = [dtype, *(["int8"] if blocks else []), "fp16_acc16"]
+    return max((name for name in candidates if name in known), key=lambda name: known[name], default=dtype)
 
 
 def _available(spec: ModelSpec, device: Device, dtype: str, *, strict: bool) -> str:
@@ -165,6 +187,21 @@ def _available(spec: ModelSpec, device: Device, dtype: str, *, strict: bool) -> 
     return dtype  # the caller's look-up then raises, naming the checkpoint's own type
 
 
+def prefill_chunk_tokens(workload: Workload) -> int | None:
+    """Tokens of a prefill that run together: the engine's step budget, llama.cpp's micro-batch, or all."""
+    if workload.engine in ("llama.cpp", "ollama"):
+        return LLAMA_CPP_CHUNK
+    return workload.max_batched_tokens
+
+
+def all_reduces(spec: ModelSpec, layout: Layout) -> float:
+    """All-reduces of a step on one pipeline stage: one after each mixer and each MLP, none without tp."""
+    if layout.tp == 1 or spec.free_form is not None:
+        return 0
+    reduces = sum((len(g.layer.mixers) + (g.layer.mlp is not None)) * g.count for g in spec.groups)
+    return reduces / layout.pp
+
+
 def communication_bytes(spec: ModelSpec, layout: Layout, *, tokens: Quantity) -> Quantity:
     """Bytes one device must send in a step: two all-reduces a layer under tp, one hand-over under pp.
 
@@ -173,8 +210,7 @@ def communication_bytes(spec: ModelSpec, layout: Layout, *, tokens: Quantity) ->
     payload = tokens * (spec.hidden_size * dtype_bytes(spec.dtype))
     sent: Quantity = 0 * payload
     if layout.tp > 1 and spec.free_form is None:
-        reduces = sum((len(g.layer.mixers) + (g.layer.mlp is not None)) * g.count for g in spec.groups)
-        sent = payload * (reduces / layout.pp) * (2 * (layout.tp - 1) / layout.tp)
+        sent = payload * all_reduces(spec, layout) * (2 * (layout.tp - 1) / layout.tp)
     if layout.pp > 1:
         sent = sent + payload / layout.tp
     return sent

@@ -21,7 +21,9 @@ COMMANDS: dict[str, str] = {
     "compare": "Several devices or weight formats side by side.",
     "sweep": "Decode over batch or context: the knee and its cause.",
     "roofline": "Attainable rate and regime of given intensities.",
+    "validate": "Check measurements against the bound and the estimate.",
     "probe": "Measure the real roofline of this machine.",
+    "run": "Run a model here and account for the time.",
 }
 
 
