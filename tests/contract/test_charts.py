@@ -270,3 +270,19 @@ def test_missing_extra_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count("pip install 'rooflens[plot]'") == 2
+
+
+def test_a_measured_device_shows_the_data_sheet_behind_its_own_roofs():
+    from rooflens.hardware import device_from_measurement
+
+    measured = device_from_measurement(
+        rooflens.find_device("rtx-4090"),
+        bandwidth_bytes_per_s=920e9,
+        peaks={"bf16": 140e12},
+        memory_bytes=None,
+    )
+    spec = view_chart(rooflens.roofline(measured), words("en")).to_dict()
+    assert "data sheet: 165 TFLOP/s, 1.01 TB/s" in str(spec["title"])
+    dotted = [layer for layer in spec["layer"] if layer["mark"].get("strokeDash") == [2, 3]]
+    assert len(dotted) == 2
+    assert view_chart(rooflens.roofline("rtx-4090"), words("en")).to_dict()["layer"] != spec["layer"]

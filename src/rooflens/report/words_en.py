@@ -313,6 +313,7 @@ PHRASES: dict[str, str] = {
     "point.batch": "batch {batch}",
     "chart.intensity": "arithmetic intensity, FLOP/byte",
     "chart.rate": "attainable rate",
+    "chart.spec": "measured roofs; dotted behind them the data sheet: {peak}, {bandwidth}",
     "chart.ridge": "ridge {ridge} FLOP/B",
     "chart.point": "work",
     "chart.roofline.roofs": "peak {peak} ({dtype}), memory {bandwidth}, ridge at {ridge} FLOP/B",

@@ -313,6 +313,7 @@ PHRASES: dict[str, str] = {
     "point.batch": "批大小 {batch}",
     "chart.intensity": "算术强度（FLOP/字节）",
     "chart.rate": "可达算力",
+    "chart.spec": "实线为实测屋顶，点线为标称值：{peak}，{bandwidth}",
     "chart.ridge": "拐点 {ridge} FLOP/B",
     "chart.point": "工作",
     "chart.roofline.roofs": "峰值 {peak}（{dtype}），显存带宽 {bandwidth}，拐点 {ridge} FLOP/B",

@@ -8,7 +8,7 @@ from typing import Any
 from rooflens.analysis.points import RooflineView
 from rooflens.report.charts.roofline_canvas import HEIGHT, WIDTH, RooflineCanvas
 from rooflens.report.charts.roofline_points import draw_points, reserve_points
-from rooflens.report.charts.roofline_roofs import draw_caches, draw_regions, draw_ridge, draw_roofs
+from rooflens.report.charts.roofline_roofs import draw_caches, draw_regions, draw_ridge, draw_roofs, draw_spec
 from rooflens.report.charts.theme import DARK, LIGHT, Theme, finish
 from rooflens.report.rooflines import ChartPoint, view_points
 from rooflens.report.tables.roofline import roofline_title
@@ -49,6 +49,7 @@ def roofline_panel(
     draw_regions(canvas)
     reserve_points(canvas)
     draw_caches(canvas)
+    draw_spec(canvas)
     draw_roofs(canvas)
     draw_ridge(canvas)
     draw_points(canvas)
@@ -61,6 +62,11 @@ def roofline_panel(
             ridge=format_rate(canvas.ridge),
         )
     ]
+    if canvas.spec is not None:
+        peak, bandwidth = canvas.spec
+        explained.append(
+            say("chart.spec", peak=format_flops_per_s(peak), bandwidth=format_bandwidth(bandwidth))
+        )
     if any(point.low_flops_per_s for point in points):
         explained.append(say("chart.roofline.legend"))
     return canvas.alt.layer(*canvas.layers).properties(width=WIDTH, height=HEIGHT), explained

@@ -32,9 +32,19 @@ class RooflineCanvas:
             and level.bandwidth_bytes_per_s is not None
             and level.bandwidth_bytes_per_s > 1.05 * self.bandwidth
         ]
+        self.spec = self._spec_roof(view)
         self.x, self.y = self._scales()
         self.taken: list[Box] = []
         self.layers: list[Any] = []
+
+    @staticmethod
+    def _spec_roof(view: RooflineView) -> tuple[float, float] | None:
+        """The vendor's (peak, bandwidth) beside a measured roof; None where there is none to compare."""
+        vendor = view.device.spec
+        if vendor is None or vendor.bandwidth_bytes_per_s is None:
+            return None
+        peak = vendor.peaks_flops_per_s.get(view.compute_dtype)
+        return None if peak is None else (peak, vendor.bandwidth_bytes_per_s)
 
     def _scales(self) -> tuple[LogScale, LogScale]:
         intensities = [point.intensity_flops_per_byte for point in self.points]
@@ -42,9 +52,10 @@ class RooflineCanvas:
         right = max([self.ridge * 20, *(value * 2.5 for value in intensities)])
         lowest = [self.bandwidth * left]
         lowest += [(point.low_flops_per_s or point.flops_per_s) / 2.5 for point in self.points]
+        highest = max(self.peak, self.spec[0] if self.spec else 0.0)
         return (
             LogScale(left, right, 0.0, float(WIDTH)),
-            LogScale(min(lowest), self.peak * 3.2, float(HEIGHT), 0.0),
+            LogScale(min(lowest), highest * 3.2, float(HEIGHT), 0.0),
         )
 
     # -- coordinates

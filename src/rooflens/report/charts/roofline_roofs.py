@@ -65,6 +65,20 @@ def draw_roofs(canvas: RooflineCanvas) -> None:
     canvas.taken.append(Box(spot[0] - text_width(text, LABEL_SIZE), spot[1] - 16, spot[0], spot[1]))
 
 
+def draw_spec(canvas: RooflineCanvas) -> None:
+    """The vendor's roofs behind measured ones, thin and dotted; the subtitle has their figures."""
+    if canvas.spec is None:
+        return
+    peak, bandwidth = canvas.spec
+    theme, ridge = canvas.theme, peak / bandwidth
+    corner = canvas.at(min(ridge, canvas.x.high), min(peak, canvas.x.high * bandwidth))
+    style = {"strokeWidth": 1.6, "strokeDash": [2, 3]}
+    canvas.lines([(canvas.at(canvas.x.low, canvas.x.low * bandwidth), corner)], color=theme.memory, **style)
+    end = canvas.at(canvas.x.high, peak)
+    canvas.lines([(corner, end)], color=theme.compute, **style)
+    canvas.taken += line_boxes((corner, end), thickness=2)
+
+
 def draw_caches(canvas: RooflineCanvas) -> None:
     """The faster levels as dashed roofs: what data that stays on chip could reach."""
     for name, bandwidth in canvas.caches:
