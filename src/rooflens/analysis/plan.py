@@ -266,7 +266,8 @@ def _phase(
 ) -> PhaseResult:
     layout = workload.layout
     sent = communication_bytes(spec, layout, tokens=step.tokens)
-    per_stage = [time_ops(ops, rates.roof, communication_bytes=sent) for ops in stage_ops]
+    least = communication_bytes(spec, layout, tokens=step.tokens, least=True)
+    per_stage = [time_ops(ops, rates.roof, communication_bytes=least) for ops in stage_ops]
     slowest = max(per_stage, key=lambda times: float(times.bound_s))
     bound_s = float(slowest.bound_s)
     tokens = step.tokens

@@ -233,7 +233,7 @@ def bounds(cases: Sequence[Case]) -> Array:
         roof, _ = case_roof(first)
         pairs: list[tuple[int, Term]] = [(i, term) for i in indices for term in bound_terms(cases[i].row)]
         step = term_step([term for _, term in pairs])
-        sent = communication_bytes(first.spec, first.layout, tokens=step.tokens)
+        sent = communication_bytes(first.spec, first.layout, tokens=step.tokens, least=True)
         cached = cache_bytes(first.device)
         stages = [
             _bound(

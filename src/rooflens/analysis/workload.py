@@ -202,15 +202,19 @@ def all_reduces(spec: ModelSpec, layout: Layout) -> float:
     return reduces / layout.pp
 
 
-def communication_bytes(spec: ModelSpec, layout: Layout, *, tokens: Quantity) -> Quantity:
-    """Bytes one device must send in a step: two all-reduces a layer under tp, one hand-over under pp.
+def communication_bytes(
+    spec: ModelSpec, layout: Layout, *, tokens: Quantity, least: bool = False
+) -> Quantity:
+    """Bytes one device sends in a step: two all-reduces a layer under tp, one hand-over under pp.
 
-    Ring all-reduce: 2 (n - 1) / n of the payload, tokens x hidden elements.
+    Ring all-reduce: 2 (n - 1) / n of the payload, tokens x hidden elements. ``least`` is for bounds:
+    a switch that adds up on the way (NVLink SHARP) lets every device send its payload once.
     """
+    factor = 1.0 if least else 2 * (layout.tp - 1) / layout.tp
     payload = tokens * (spec.hidden_size * dtype_bytes(spec.dtype))
     sent: Quantity = 0 * payload
     if layout.tp > 1 and spec.free_form is None:
-        sent = payload * all_reduces(spec, layout) * (2 * (layout.tp - 1) / layout.tp)
+        sent = payload * (all_reduces(spec, layout) * factor)
     if layout.pp > 1:
         sent = sent + payload / layout.tp
     return sent
