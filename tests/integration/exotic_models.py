@@ -66,6 +66,10 @@ CASES: list[tuple[str, Shapes, bool]] = [
     ("qwen2_audio", multimodal.audio, True),
     ("glm4v", multimodal.glm_image, True),
     ("glm4v_moe", multimodal.glm_image, True),
+    ("glm46v", multimodal.glm_image_dense, True),
+    ("voxtral", multimodal.voice, True),
+    ("phi4_multimodal", multimodal.sight_and_sound, False),
+    ("deepseek_vl", multimodal.wrapper("llama", "siglip_vision_model"), True),
     ("bert", text.encoder, False),  # heads are components under names of their own
     ("roberta", text.encoder, False),
     ("xlm-roberta", text.encoder, False),

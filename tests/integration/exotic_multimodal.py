@@ -224,3 +224,39 @@ def glm_image(rng: random.Random) -> dict[str, Any]:
     }
     text["head_dim"] = text["hidden_size"] // text["num_attention_heads"]
     return {"text_config": text, "vision_config": qwen_tower(rng)}
+
+
+def glm_image_dense(rng: random.Random) -> dict[str, Any]:
+    return wrapper("glm4v_text", "glm4v_vision")(rng) | {"vision_config": qwen_tower(rng)}
+
+
+def voice(rng: random.Random) -> dict[str, Any]:
+    hidden = rng.choice([32, 48])
+    tower = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_attention_heads": 2}
+    text = decoder(rng) | {"model_type": "llama"}
+    return {"text_config": text, "audio_config": tower | {"num_hidden_layers": rng.choice([1, 2])}}
+
+
+def sight_and_sound(rng: random.Random) -> dict[str, Any]:
+    fields = decoder(rng) | {"pad_token_id": 0}
+    del fields["head_dim"]
+    images = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 56,
+        "crop_size": 56,
+    }
+    hidden = rng.choice([32, 48])
+    sounds = {
+        "hidden_size": hidden,
+        "intermediate_size": 48,
+        "num_blocks": rng.choice([1, 2]),
+        "num_attention_heads": 2,
+        "nemo_conv_channels": 16,
+        "bias_max_distance": 20,
+        "ext_pw_out_channel": hidden,
+        "depthwise_separable_out_channel": hidden,
+    }
+    return fields | {"vision_config": images, "audio_config": sounds}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rooflens.models.families import audio
 from rooflens.models.families.config import Config
-from rooflens.models.families.nested import language_model, text_config, wrapped
+from rooflens.models.families.nested import language_model, text_config, with_defaults, wrapped
 from rooflens.models.families.vision import glm4v as glm4v_tower
 from rooflens.models.families.vision import matrix
 from rooflens.models.families.vision import qwen2_5_vl as qwen2_5_tower
@@ -105,6 +105,47 @@ def glm4v(cfg: Config, name: str) -> ModelSpec:
     return wrapped(spec, cfg, components=towers(cfg, glm4v_tower), model="model.language_model.")
 
 
+def glm46v(cfg: Config, name: str) -> ModelSpec:
+    """GLM-4.6V: the experts of GLM-4.5V, or in the small size its dense layers."""
+    inner = text_config(cfg, required=False).text("model_type", default="glm4v_text")
+    return glm4v_moe(cfg, name) if "moe" in inner else glm4v(cfg, name)
+
+
+def voxtral(cfg: Config, name: str) -> ModelSpec:
+    """Voxtral: Mistral behind a Whisper encoder, four of its tokens in one vector."""
+    text = with_defaults(text_config(cfg), **VOXTRAL_TEXT)
+    spec = language_model(text, name, "llama")
+    section = cfg.section("audio_config")
+    components: list[Component] = []
+    if section is not None:
+        names = {"hidden_size": "d_model", "intermediate_size": "encoder_ffn_dim"}
+        names |= {"num_hidden_layers": "encoder_layers"}
+        known = {names.get(key, key): value for key, value in section.fields.items()}
+        sound = Config(known, where=section.where)
+        wide, text_size = sound.size("encoder_ffn_dim", default=5120), spec.hidden_size
+        projector = matrix(wide, text_size, bias=False) + matrix(text_size, text_size, bias=False)
+        components = [
+            Component("audio_tower", "audio", audio.qwen2_audio(sound)),
+            Component("multi_modal_projector", "projector", projector),
+        ]
+    return wrapped(
+        spec, cfg, components=components, model="language_model.model.", head="language_model.lm_head"
+    )
+
+
+# What Voxtral's own code takes for sizes that its language model's section leaves out.
+VOXTRAL_TEXT = {
+    "vocab_size": 131072,
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+
+glm4v_moe = _adapter("glm4_moe", glm4v_tower, model="model.language_model.")
+
 ADAPTERS = {
     "qwen2_vl": _adapter("qwen2", qwen2_tower, model="model."),
     "qwen2_5_vl": _adapter("qwen2", qwen2_5_tower, model="model."),
@@ -116,7 +157,9 @@ ADAPTERS = {
     "qwen3_omni_moe_thinker": _omni("qwen3_moe", qwen3_tower, audio.qwen3_omni),
     "qwen2_audio": qwen2_audio,
     "glm4v": glm4v,
-    "glm4v_moe": _adapter("glm4_moe", glm4v_tower, model="model.language_model."),
+    "glm4v_moe": glm4v_moe,
+    "glm46v": glm46v,
+    "voxtral": voxtral,
     "qwen3_5": _adapter("qwen3_5_text", qwen3_tower, model="model.language_model."),
     "qwen3_5_moe": _adapter("qwen3_5_moe_text", qwen3_tower, model="model.language_model."),
 }

@@ -190,5 +190,13 @@ ADAPTERS = {
     "internvl_chat": _adapter(
         _normed_shuffled, text="internlm2", tower="intern_vit_6b", names=("vision_model", "mlp1")
     ),
+    "deepseek_vl": _adapter(
+        _two_layers,
+        text="llama",
+        tower=_SIGLIP,
+        prefix=_INNER,
+        head="lm_head",
+        names=("vision_model", "aligner"),
+    ),
     "lfm2_vl": _adapter(_lfm2, text="lfm2", tower="siglip2_vision_model", prefix=_INNER, head="lm_head"),
 }
