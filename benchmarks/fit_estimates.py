@@ -6,7 +6,8 @@ Every figure is fitted as a logarithm with a prior (its centre from published ke
 width saying how sure that is), so that few rows move it little; the residual is the logarithm of
 predicted over measured time, robustly weighted, each group of rows (source, engine, kind) counting
 less per row the larger it is. Leave-one-source-out: the figures are fitted without a source, then that
-source is predicted. ``--write`` stores ``analysis/data/calibration.json`` and the tables of ``docs/accuracy.md``.
+source is predicted. ``--write`` stores ``analysis/data/calibration.json`` and the tables of
+``docs/accuracy.md``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["compare", "dense", "device_by_hand", "devices", "find_device", "inspect", "plan", "roofline", "sweep"]
+__all__ = [
+    "compare",
+    "dense",
+    "device_by_hand",
+    "devices",
+    "find_device",
+    "inspect",
+    "plan",
+    "roofline",
+    "sweep",
+]
 
 if TYPE_CHECKING:
     from rooflens.api import compare, dense, inspect, plan, roofline, sweep

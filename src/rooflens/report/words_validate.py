@@ -6,9 +6,9 @@ from rooflens.report.words import Words
 
 ENGLISH: dict[str, str] = {
     "title": "{judged} rows judged of {rows}",
-    "flagged": "{count} flagged rows are checked but count in no statistic; {beating} of them beat the bound.",
+    "flagged": "{count} flagged rows are checked but not counted; {beating} of them beat the bound.",
     "sound": "No row beats the bound.",
-    "unsound": "{count} rows beat the bound: something is wrong with the row, the device's figures or the bound",
+    "unsound": "{count} rows beat the bound: the row, the device's figures or the bound is wrong",
     "excepted": "{count} more rows that beat it are explained in the list of exceptions.",
     "row": "row",
     "line": "line",
