@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +166,21 @@ def test_a_wrong_shape_is_named_with_both_shapes(tmp_path: Path) -> None:
         NativeBackend(write(tmp_path / "m", tensors), device="cpu")
 
 
-def test_a_wrong_head_size_is_refused(tmp_path: Path) -> None:
-    # q_proj has 32 rows: 4 heads of 8. A config that says heads of 16 contradicts it.
-    directory = write(tmp_path / "m", make_tensors(), {**CONFIG, "head_dim": 16})
-    with pytest.raises(InputError, match="q_proj"):
-        NativeBackend(directory, device="cpu")
+def test_a_wrong_head_size_is_corrected_and_told(tmp_path: Path) -> None:
+    # q_proj has 32 rows: 4 heads of 8. A config that says heads of 16 is refuted by the weights.
+    right = NativeBackend(write(tmp_path / "right", make_tensors()), device="cpu")
+    wrong = NativeBackend(write(tmp_path / "m", make_tensors(), {**CONFIG, "head_dim": 16}), device="cpu")
+    assert any("head_dim 16" in note for note in wrong.report.notes)
+    assert torch.equal(logits(right), logits(wrong))
+
+
+def test_projections_that_do_not_match_their_heads_are_refused() -> None:
+    spec = read_spec(CONFIG, name="tiny")
+    layer = spec.layers[0]
+    mixer = replace(layer.mixers[0], head_dim=16)  # type: ignore[type-var]
+    broken = replace(spec, layers=(replace(layer, mixers=(mixer,)),))
+    with pytest.raises(InputError, match=r"do not match the heads.*64 rows.*128"):
+        NativeBackend.from_random(broken, device="cpu")
 
 
 def test_an_unknown_tensor_is_named(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ class NativeBackend:
         check_supported(opened.spec)
         check_weights_known(opened.spec)
         report = LoadReport(str(model_path), opened.checkpoint.format, "", "")
+        for note in (*opened.notes, *opened.checkpoint.problems):
+            report.note(note)
         source = opened.source(report)
         try:
             self._load(opened.spec, source, report, device, dtype, weights, kernels, context)

@@ -40,8 +40,8 @@ def held_spec(spec: ModelSpec, *, dtype: str, holding: WeightHolding, head_copie
     # Norms with an offset are held in fp32 (see the loader); such models have nothing else in vectors.
     offset = spec.final_norm is not None and spec.final_norm.offset != 0
     vectors = "fp32" if offset else None
-    spec = replace(spec, dtype=dtype, vector_dtype=vectors, quantization=None)
-    made = rewrite(spec, choose, per_layer=False)
+    spec = replace(spec, dtype=dtype, vector_dtype=vectors, quantization=None, stored=None)
+    made = rewrite(spec, choose, per_layer=False, keep_own=False)
     if spec.tied and spec.head is not None and head_copied:
         parts = tuple(replace(part, weight_format=head) for part in spec.head.parts)
         stored = head.matrix_bytes(spec.head.out_features, spec.head.in_features)

@@ -19,6 +19,7 @@ from rooflens.models.spec import ModelSpec
 from rooflens.runtime.discover import find_packaged, plain_name, unknown_model
 from rooflens.runtime.gguf_source import GgufSource
 from rooflens.runtime.report import LoadReport
+from rooflens.runtime.support import check_weights_known
 from rooflens.runtime.tensor_source import CheckpointSource
 from rooflens.runtime.tokenizer import (
     TOKENIZER,
@@ -34,11 +35,15 @@ _ROPE_FACTORS = "rope_freqs.weight"
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A checkpoint with its headers read and nothing loaded."""
+    """A checkpoint with its headers read and nothing loaded.
+
+    ``spec`` is the model without the types and formats of its files; ``notes`` say what was odd in them.
+    """
 
     path: Path
     checkpoint: Checkpoint
     spec: ModelSpec
+    notes: tuple[str, ...] = ()
 
     @property
     def directory(self) -> Path:
@@ -70,10 +75,11 @@ def open_model(name: str | os.PathLike[str]) -> OpenedModel:
     path = locate(name)
     checkpoint = open_checkpoint(path)
     if checkpoint.format == "gguf":
-        spec = _gguf_spec(checkpoint, path)
-    else:
-        spec = read_model(path if path.is_dir() else path.parent)
-    return OpenedModel(path, checkpoint, spec)
+        return OpenedModel(path, checkpoint, _gguf_spec(checkpoint, path))
+    spec = read_model(path if path.is_dir() else path.parent)
+    check_weights_known(spec)
+    described = spec if spec.stored is None or spec.stored.described is None else spec.stored.described
+    return OpenedModel(path, checkpoint, described, spec.notes)
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
