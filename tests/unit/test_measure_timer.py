@@ -40,7 +40,7 @@ def test_steady_work_converges_with_full_batches(monkeypatch: pytest.MonkeyPatch
     assert samples.calls * 1e-3 >= POLICY.batch_s
 
 
-@pytest.mark.parametrize("call_s", [2e-9, 1e-6, 3e-4, 0.049, 0.2])
+@pytest.mark.parametrize("call_s", [2e-7, 1e-6, 3e-4, 0.049, 0.2])
 def test_every_counted_batch_is_long_enough(monkeypatch: pytest.MonkeyPatch, call_s: float) -> None:
     device = Device(monkeypatch, lambda _: call_s)
     samples = sample(device.batch, replace(POLICY, max_s=60.0))
