@@ -1,6 +1,6 @@
 """GGUF metadata as the config.json it was converted from, so that one reader per family serves both.
 
-What every architecture has stands here, what some have in ``gguf_families`` and ``gguf_hybrids``.
+What every architecture has stands here, what some have in ``gguf_metadata``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from typing import Any
 
 from rooflens.errors import UnsupportedError
 from rooflens.models.file_input import quoted
-from rooflens.models.gguf_families import DENSE, Family
-from rooflens.models.gguf_hybrids import HYBRIDS
-from rooflens.models.gguf_keys import GgufKeys
+from rooflens.models.gguf_metadata.dense import DENSE
+from rooflens.models.gguf_metadata.experts import SPARSE
+from rooflens.models.gguf_metadata.fields import Family
+from rooflens.models.gguf_metadata.gemma import GEMMA
+from rooflens.models.gguf_metadata.hybrids import HYBRIDS
+from rooflens.models.gguf_metadata.keys import GgufKeys
 
 #: What makes a config.json of each architecture's keys; an architecture that is not here is refused.
-ARCHITECTURES: dict[str, Family] = {**DENSE, **HYBRIDS}
+ARCHITECTURES: dict[str, Family] = {**DENSE, **SPARSE, **GEMMA, **HYBRIDS}
 
 
 def spec_from_gguf_metadata(

@@ -11,6 +11,7 @@ from rooflens.errors import InputError
 # No published model comes near these; a larger value is a damaged file, not a model.
 MAX_SIZE = 2**32
 MAX_LAYERS = 4096
+MAX_NUMBER = 1e18
 
 
 class Config:
@@ -58,12 +59,18 @@ class Config:
         return self.size(*names, limit=MAX_LAYERS)
 
     def number(self, *names: str, default: float) -> float:
-        """A finite number."""
+        """A finite number, of a size that arithmetic on it stays finite."""
         value = self.get(*names)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
             raise InputError(f"{self.where}: {self._spelt(*names)} is not a finite number", value=value)
+        if abs(value) > MAX_NUMBER:
+            raise InputError(
+                f"{self.where}: {self._spelt(*names)} is not usable",
+                value=value,
+                allowed=f"a number up to {MAX_NUMBER:g}",
+            )
         return float(value)
 
     def positive(self, *names: str, default: float) -> float:

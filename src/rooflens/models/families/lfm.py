@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rooflens.errors import InputError
 from rooflens.models.families.common import decoder, gated_mlp, linear, mixture, norm, rotary, with_notes
 from rooflens.models.families.config import Config
 from rooflens.models.families.nested import with_defaults
@@ -52,6 +53,8 @@ def _adjusted(cfg: Config) -> int:
     multiple = cfg.size("block_multiple_of", default=256)
     real = int(cfg.number("block_ffn_dim_multiplier", default=1.0) * int(2 * size / 3))
     real = -(-real // multiple) * multiple
+    if real < 1:
+        raise InputError(f"{cfg.where}: block_ffn_dim_multiplier leaves no feed-forward", value=real)
     cfg.note(f"intermediate_size {size} is adjusted by the model's code: the feed-forward is {real} wide")
     return real
 

@@ -149,7 +149,7 @@ def mamba_head_dim(cfg: Config, *, heads: int, inner: int | None, name: str = "m
     """Features of a Mamba head; ``auto`` divides ``inner`` among the heads; a contradiction is refused."""
     declared = cfg.get(name)
     if declared in (None, "auto"):
-        if inner is None or inner % heads:
+        if inner is None or inner < heads or inner % heads:
             raise InputError(f"{cfg.where}: {heads} Mamba heads do not divide the inner size", value=inner)
         return inner // heads
     size = cfg.size(name)

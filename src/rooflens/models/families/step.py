@@ -15,7 +15,7 @@ from rooflens.models.families.common import (
     rotary,
     with_notes,
 )
-from rooflens.models.families.config import Config
+from rooflens.models.families.config import MAX_LAYERS, Config
 from rooflens.models.families.deepseek import mtp_component
 from rooflens.models.families.nested import text_config, with_defaults, wrapped
 from rooflens.models.families.stack import Sizes, pre_norms, query_key_norms
@@ -151,7 +151,8 @@ def _experts(cfg: Config, hidden: int) -> MixtureOfExperts:
 def step_text(cfg: Config, name: str) -> ModelSpec:
     """The language model; next-token prediction layers have the dense feed-forward."""
     hidden, count = cfg.size("hidden_size"), cfg.layers("num_hidden_layers")
-    predicted, eps = cfg.count("num_nextn_predict_layers"), cfg.number("rms_norm_eps", default=1e-5)
+    predicted = cfg.count("num_nextn_predict_layers", limit=MAX_LAYERS)
+    eps = cfg.number("rms_norm_eps", default=1e-5)
     types, sparse = _layer_types(cfg, count, predicted), _sparse(cfg, count)
     norms = pre_norms(hidden, eps=eps, offset=UNIT_OFFSET)
     dense = _dense(cfg, hidden)

@@ -99,7 +99,7 @@ def modelopt(own: Mapping[str, Any], file: Mapping[str, Any] | None, *, where: s
     for name in layers.fields:
         section = layers.section(name)
         if section is not None:
-            key = (section.get("quant_algo"), section.get("group_size"))
+            key = (section.text("quant_algo", default=""), section.optional_size("group_size"))
             if key not in cached:
                 cached[key] = _layout(section)
             made[name] = cached[key]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from rooflens.errors import InputError, UnsupportedError
-from rooflens.models.gguf_families import FULL, O_BIAS, Q_BIAS, SLIDING, Family, experts, granite_scales
-from rooflens.models.gguf_keys import GgufKeys
+from rooflens.models.gguf_metadata.dense import granite_scales
+from rooflens.models.gguf_metadata.fields import FULL, O_BIAS, Q_BIAS, SLIDING, Family, experts, layer_kinds
+from rooflens.models.gguf_metadata.keys import GgufKeys
 
 _KV_HEADS = "attention.head_count_kv"
 
@@ -299,15 +300,9 @@ def _lfm2_moe(keys: GgufKeys) -> dict[str, Any]:
     }
 
 
-def _pattern(keys: GgufKeys) -> list[str]:
-    """The kinds of layers, from the pattern that these files must have."""
-    slides = keys.by_layer("attention.sliding_window_pattern")
-    return [SLIDING if sliding else FULL for sliding in slides]
-
-
 def _mimo2(keys: GgufKeys) -> dict[str, Any]:
     """KV heads of windowed and of full layers apart, and values narrower than keys."""
-    kinds, kv_heads = _pattern(keys), keys.by_layer(_KV_HEADS)
+    kinds, kv_heads = layer_kinds(keys), keys.by_layer(_KV_HEADS)
     by_kind = {
         kind: {kv for own, kv in zip(kinds, kv_heads, strict=True) if own == kind} for kind in set(kinds)
     }
@@ -338,62 +333,6 @@ def _sinks(keys: GgufKeys, kinds: list[str], kind: str) -> bool:
     return any(sinks and own == kind for sinks, own in zip(held, kinds, strict=True))
 
 
-def _per_layer_input(keys: GgufKeys) -> dict[str, Any]:
-    return {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "sliding_window": keys.whole("attention.sliding_window"),
-        "num_kv_shared_layers": keys.whole("attention.shared_kv_layers", default=0),
-        "hidden_size_per_layer_input": keys.whole("embedding_length_per_layer_input", default=0),
-        "vocab_size_per_layer_input": keys.rows("per_layer_token_embd.weight") or keys.vocabulary(),
-        "rope_local_base_freq": keys.number("rope.freq_base_swa", default=10000.0),
-        "final_logit_softcapping": keys.number("final_logit_softcapping", default=0.0) or None,
-    }
-
-
-def _gemma3n(keys: GgufKeys) -> dict[str, Any]:
-    rank = next((int(keys.tensors[f"blk.{i}.laurel_l.weight"][0]) for i, held in
-                 enumerate(keys.layers_with("laurel_l.weight")) if held), 64)  # fmt: skip
-    return {
-        **_per_layer_input(keys),
-        "model_type": "gemma3n_text",
-        "intermediate_size": keys.by_layer("feed_forward_length"),
-        "layer_types": _pattern(keys),
-        # Older files do not say how many layers have a cache of their own: 20, in llama.cpp's code.
-        "num_kv_shared_layers": keys.whole("attention.shared_kv_layers", default=max(0, keys.layers - 20)),
-        "altup_num_inputs": keys.whole("altup.num_inputs"),
-        "laurel_rank": rank,
-        "final_logit_softcapping": keys.number("final_logit_softcapping", default=30.0),
-    }
-
-
-def _gemma4(keys: GgufKeys) -> dict[str, Any]:
-    kinds, kv_heads = _pattern(keys), keys.by_layer(_KV_HEADS)
-    full = [kv for kind, kv in zip(kinds, kv_heads, strict=True) if kind == FULL]
-    sliding = [kv for kind, kv in zip(kinds, kv_heads, strict=True) if kind == SLIDING]
-    if len(set(full)) > 1 or len(set(sliding)) > 1:
-        raise UnsupportedError("the KV heads of layers of one kind differ", value=kv_heads[:8])
-    values, shared = keys.layers_with("attn_v.weight"), keys.whole("attention.shared_kv_layers", default=0)
-    own = list(zip(kinds, values, strict=True))[: len(kinds) - shared]
-    key_is_value = bool(keys.tensors) and any(kind == FULL and not held for kind, held in own)
-    wide = keys.by_layer("feed_forward_length")
-    sparse = keys.whole("expert_count", default=0) > 0
-    return {
-        **(experts(keys) if sparse else {}),
-        **_per_layer_input(keys),
-        "model_type": "gemma4_text",
-        "layer_types": kinds,
-        "num_key_value_heads": sliding[0] if sliding else full[0],
-        "num_global_key_value_heads": full[0] if full else None,
-        "head_dim": keys.whole("attention.key_length_swa"),
-        "global_head_dim": keys.whole("attention.key_length"),
-        "partial_rotary_factor": None,
-        "attention_k_eq_v": key_is_value,
-        "enable_moe_block": sparse,
-        "intermediate_size": wide[0],
-        "use_double_wide_mlp": wide[-1] == 2 * wide[0],
-    }
-
-
 HYBRIDS: dict[str, Family] = {
     "deepseek2": _deepseek2,
     "deepseek32": _deepseek32,
@@ -412,6 +351,4 @@ HYBRIDS: dict[str, Family] = {
     "lfm2": _lfm2,
     "lfm2moe": _lfm2_moe,
     "mimo2": _mimo2,
-    "gemma3n": _gemma3n,
-    "gemma4": _gemma4,
 }

@@ -70,6 +70,13 @@ class GgufKeys:
             value = value[0]
         return self._whole(key, value)
 
+    def size(self, key: str) -> int:
+        """A whole number of 1 or more, as `whole`."""
+        value = self.whole(key)
+        if not value:
+            raise self._unusable(key, value, allowed=f"a whole number from 1 to {_LIMIT - 1}")
+        return value
+
     def by_layer(self, key: str) -> list[int]:
         """A whole number for every layer of the decoder, from an array or from one value for all."""
         value = self.get(key)

@@ -1,0 +1,1 @@
+"""GGUF metadata by architecture: what makes a config.json of each one's keys."""
