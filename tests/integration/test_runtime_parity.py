@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
+
+from runtime_models import (  # noqa: E402
+    LLAMA3,
+    assert_close,
+    make_reference,
+    random_prompt,
+    reference_greedy,
+    reference_logits,
+)
 
 from rooflens.runtime import NativeBackend, SamplingParams  # noqa: E402
 from rooflens.runtime.batch import Chunk, StepBatch  # noqa: E402
@@ -22,28 +31,6 @@ from rooflens.runtime.kernels.cuda import CudaKernels  # noqa: E402
 torch.set_num_threads(1)
 
 GREEDY = SamplingParams(max_tokens=64, temperature=0.0)
-SMALL: dict[str, Any] = {
-    "vocab_size": 199,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-    # Larger than usual, so that the layers matter and greedy choices are clear.
-    "initializer_range": 0.15,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -78,51 +65,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make_reference(config_class: str, fields: dict[str, Any], directory: Path) -> Any:
-    """A random model by transformers, saved in ``directory``; biases and norms are random too."""
-    torch.manual_seed(1)
-    config = getattr(transformers, config_class)(**{**SMALL, **fields})
-    config._attn_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(".bias") or "norm" in name:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-    model.save_pretrained(directory)
-    return model
-
-
 @pytest.fixture(scope="module", params=CASES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     config_class, fields = CASES[request.param]
     directory = tmp_path_factory.mktemp(request.param)
     reference = make_reference(config_class, fields, directory)
     return reference, NativeBackend(directory, device="cpu", dtype="fp32", kv_tokens=4096)
-
-
-def random_prompt(length: int, seed: int = 0) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(1, SMALL["vocab_size"], (length,), generator=generator).tolist()
-
-
-def reference_logits(model: Any, tokens: list[int]) -> Any:
-    with torch.inference_mode():
-        return model(torch.tensor([tokens])).logits[0].float()
-
-
-def reference_greedy(model: Any, tokens: list[int], count: int) -> list[int]:
-    with torch.inference_mode():
-        output = model.generate(
-            torch.tensor([tokens]),
-            attention_mask=torch.ones(1, len(tokens), dtype=torch.int64),
-            max_new_tokens=count,
-            do_sample=False,
-        )
-    return output[0, len(tokens) :].tolist()
-
-
-def assert_close(ours: Any, reference: Any, share: float = 2e-4) -> None:
-    assert (ours - reference).abs().max() <= share * reference.abs().max()
 
 
 def run(backend: NativeBackend, *chunks: Chunk) -> Any:
