@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rooflens.analysis.engines import rules_for
@@ -26,6 +27,7 @@ from rooflens.models.inspection import Inspection
 from rooflens.models.spec import ModelSpec
 
 if TYPE_CHECKING:
+    from rooflens.analysis.advice import Advice
     from rooflens.analysis.own_runs import OwnRuns
     from rooflens.analysis.remedies import Remedy
 
@@ -113,8 +115,14 @@ class Plan:
     decode: PhaseResult
     ridge_batch: float | None
     remedies: tuple[Remedy, ...] = ()
-    advice: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What would help, and by how much; worked out when first asked, since it plans many variants."""
+        from rooflens.analysis.advice import advise
+
+        return advise(self)
 
     @property
     def fits(self) -> bool | None:
@@ -164,7 +172,7 @@ class Plan:
             "prefill": self.prefill.to_dict(),
             "decode": self.decode.to_dict(),
             "ridge_batch": self.ridge_batch,
-            "advice": list(self.advice),
+            "advice": [one.to_dict() for one in self.advice],
             "notes": list(self.notes),
         }
 
@@ -178,14 +186,15 @@ def plan_spec(
     strict: bool = True,
     rules: LedgerRules | None = None,
     own_runs: OwnRuns | None = None,
+    remedies: bool = True,
 ) -> Plan:
     """Plan ``workload`` of a model on (several of) a device.
 
     ``inspection`` is carried by the answer; ``strict`` refuses a compute type without a
     peak instead of running it as engines would; ``rules`` override the engine's memory rules;
-    ``own_runs`` are the user's measured ones, which shift and narrow the estimate. Raises
-    UnsupportedError for a missing peak or bandwidth, InputError for a layout that does not fit the
-    model's shapes.
+    ``own_runs`` are the user's measured ones, which shift and narrow the estimate; without
+    ``remedies`` none are sought where it does not fit. Raises UnsupportedError for a missing peak or
+    bandwidth, InputError for a layout that does not fit the model's shapes.
     """
     stages = rank_specs(spec, workload.layout)
     batch = workload.replica_batch
@@ -232,7 +241,9 @@ def plan_spec(
         prefill=prefill,
         decode=decode,
         ridge_batch=ridge_batch(spec, rates.roof, kv_dtype=workload.kv_dtype),
-        remedies=() if ledger.fits is not False else _remedies(given, rules, device, workload),
+        remedies=()
+        if ledger.fits is not False or not remedies
+        else _remedies(given, rules, device, workload),
         notes=tuple(dict.fromkeys((*spec.notes, *rates.notes, *ledger.notes))),
     )
 

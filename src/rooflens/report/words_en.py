@@ -124,10 +124,6 @@ PHRASES: dict[str, str] = {
     "ridge_batch.allowed": "Memory allows it: {sequences} sequences of {context} tokens fit. KV cache reads come on top and push the point further out.",
     "ridge_batch.memory_first": "Memory is full before that: {sequences} sequences of {context} tokens fit.",
     "ridge_batch.no_room": "Memory does not hold a single sequence, though.",
-    "advice.title": "What would help",
-    "advice.technique": "technique",
-    "advice.saved": "saves",
-    "advice.why": "why",
     # Inspect
     "inspect.max_context": "context up to {tokens} tokens",
     "inspect.dense": "{total} parameters, {bytes} of weights in {format}.",

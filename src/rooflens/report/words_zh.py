@@ -124,10 +124,6 @@ PHRASES: dict[str, str] = {
     "ridge_batch.allowed": "显存允许：可容纳 {sequences} 条 {context} token 的序列。KV 缓存读取另计，会把这一点推得更远。",
     "ridge_batch.memory_first": "但显存会先用完：只能容纳 {sequences} 条 {context} token 的序列。",
     "ridge_batch.no_room": "但显存连一条序列也放不下。",
-    "advice.title": "哪些手段有帮助",
-    "advice.technique": "手段",
-    "advice.saved": "节省",
-    "advice.why": "原因",
     # inspect
     "inspect.max_context": "上下文最长 {tokens} token",
     "inspect.dense": "参数量 {total}，{format} 权重 {bytes}。",

@@ -10,6 +10,7 @@ from rich.text import Text
 from rooflens.analysis.ledger import Ledger, LedgerRow
 from rooflens.analysis.plan import PhaseResult, Plan
 from rooflens.analysis.roofline import COMMUNICATION, COMPUTE, MEMORY
+from rooflens.report.tables.advice import advice_section
 from rooflens.report.tables.layout import (
     BAD,
     GOOD,
@@ -50,7 +51,7 @@ def plan_report(plan: Plan, say: Words, *, over: Sequence[tuple[str, float]] = (
         section(heading(say("ridge_batch")), Text(ridge_sentence(plan, say))),
     ]
     if plan.advice:
-        parts.append(advice_section(plan, say))
+        parts.append(advice_section(plan.advice, say))
     parts.append(notes(say, plan.notes))
     parts.append(legend(say, _evidence_used(plan)))
     return Group(*parts)
@@ -352,34 +353,6 @@ def ridge_sentence(plan: Plan, say: Words) -> str:
     key = "ridge_batch.allowed" if enough else "ridge_batch.memory_first"
     count = f"{sequences * plan.workload.layout.dp:,}"
     return say.listed([said, say(key, sequences=count, context=f"{plan.workload.context:,}")])
-
-
-def advice_section(plan: Plan, say: Words) -> RenderableType:
-    """What would change the answer, by how much."""
-    rows = []
-    for item in plan.advice:
-        saved = item.get("memory_saved_bytes")
-        rows.append(
-            (
-                say.term("technique", str(item["technique"])),
-                _gain(item.get("decode_gain")),
-                _gain(item.get("prefill_gain")),
-                format_bytes(float(saved)) if saved else "",
-                Text(str(item.get("why") or item.get("change") or "")),
-            )
-        )
-    heads = [
-        Head(say("advice.technique")),
-        Head(say("decode"), number=True),
-        Head(say("prefill"), number=True),
-        Head(say("advice.saved"), number=True),
-        Head(say("advice.why")),
-    ]
-    return section(heading(say("advice.title")), table(heads, rows))
-
-
-def _gain(value: float | None) -> str:
-    return "" if value is None else f"{format_rate(value)}×"
 
 
 def _evidence_used(plan: Plan) -> set[str | None]:

@@ -1,0 +1,310 @@
+"""What-if: techniques as changes of a scenario, composable, each priced by the same formulas as the plan.
+
+A scenario is a model on devices under a workload, with the techniques that a plan has no option for. A
+technique takes one and returns another; ``evaluate`` prices either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rooflens.analysis.calibration import calibration
+from rooflens.analysis.estimate import estimate_s, setting_for
+from rooflens.analysis.parallelism import Layout, rank_specs
+from rooflens.analysis.plan import Plan, plan_spec
+from rooflens.analysis.step import Phase, Step, prefill_step, step_ops
+from rooflens.analysis.workload import Workload, all_reduces, communication_bytes
+from rooflens.errors import InputError
+from rooflens.hardware.device import Device
+from rooflens.models.accounting import kv_sequence_bytes, weights_bytes
+from rooflens.models.formats.apply import apply_format
+from rooflens.models.formats.base import dtype_bytes
+from rooflens.models.spec import Attention, ModelSpec
+
+EAGER_S = 7.5e-6
+"""The host's time to start one kernel from Python: 5 to 10 microseconds."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Speculative decoding: ``tokens`` guesses a step, each right with probability ``acceptance``.
+
+    ``cost_share`` is the time of one guess over that of a plain decode step: about the drafting model's
+    share of the bytes, 0 for n-gram look-up.
+    """
+
+    tokens: int
+    acceptance: float
+    cost_share: float = 0.0
+
+    @property
+    def expected_tokens(self) -> float:
+        """Tokens a verifying step yields: 1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a).
+
+        Source: Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding",
+        2023, equation 1.
+        """
+        if self.acceptance >= 1:
+            return float(self.tokens + 1)
+        return float((1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is priced. ``shared_prefix`` is the share of every prompt that is cached already;
+    ``offloaded_bytes`` of weights (of all devices) are read over the host link in every step;
+    ``split`` runs prefills on another pool of the same size.
+    """
+
+    spec: ModelSpec
+    device: Device
+    workload: Workload
+    draft: Draft | None = None
+    shared_prefix: float = 0.0
+    eager_decode: bool = False
+    unfused_attention: bool = False
+    offloaded_bytes: float = 0.0
+    split: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a scenario comes to. Likely seconds and rates in steady service; memory of the fullest device.
+
+    ``tpot_s`` is the time between tokens of one sequence while other requests' prompts run in between,
+    ``ttft_s`` that of the prompts of the batch; ``stall_s`` the longest wait of a decode for a prompt.
+    """
+
+    tpot_s: float
+    ttft_s: float
+    tokens_per_s: float
+    stall_s: float
+    memory_bytes: int
+    fits: bool | None
+    devices: int
+
+
+Technique = Callable[[Scenario], Scenario]
+
+
+def scenario_of(plan: Plan) -> Scenario:
+    """The plan's own case."""
+    return Scenario(plan.spec, plan.device, plan.workload)
+
+
+def compose(*techniques: Technique) -> Technique:
+    """One technique after the other."""
+
+    def all_of(scenario: Scenario) -> Scenario:
+        for technique in techniques:
+            scenario = technique(scenario)
+        return scenario
+
+    return all_of
+
+
+def evaluate(scenario: Scenario, planned: Plan) -> Outcome:
+    """Price a scenario; ``planned`` is any plan of the model (its inspection is carried over).
+
+    Raises as ``plan_spec`` where the scenario cannot be.
+    """
+    work = scenario.workload
+    same = (scenario.spec, scenario.device, work) == (planned.spec, planned.device, planned.workload)
+    plan = (
+        planned
+        if same
+        else plan_spec(
+            scenario.spec, scenario.device, work, inspection=planned.inspection, strict=False, remedies=False
+        )
+    )
+    batch = work.replica_batch
+    step_s = _decode_step_s(scenario, plan)
+    tokens = 1.0 if scenario.draft is None else scenario.draft.expected_tokens
+    prefill_s = float(plan.prefill.estimate.mid)
+    if scenario.shared_prefix or scenario.unfused_attention:
+        prefill_s = _prefill_s(scenario, plan)
+    host = scenario.device.host_link
+    if scenario.offloaded_bytes:
+        rate = host.bytes_per_s_per_direction if host else None
+        if rate is None:
+            raise InputError(f"the host link of {scenario.device.id} is not known")
+        # The copy runs while the kernels do.
+        copied_s = scenario.offloaded_bytes / work.layout.devices / rate
+        step_s, prefill_s = max(step_s, copied_s), max(prefill_s, copied_s)
+    one_s = prefill_s / batch  # the prompts of a batch, one by one
+    stall_s = 0.0 if scenario.split or batch == 1 else _chunk_s(one_s, work)
+    mixed_s = 0.0
+    if not scenario.split and batch > 1:
+        mixed_s = calibration().table["general"]["mix"] * one_s * (batch - 1) / work.output
+    tpot_s = step_s / tokens + mixed_s
+    return Outcome(
+        tpot_s=tpot_s,
+        ttft_s=prefill_s + _transfer_s(scenario),
+        tokens_per_s=work.batch / tpot_s,
+        stall_s=stall_s,
+        memory_bytes=plan.ledger.total_bytes - round(scenario.offloaded_bytes / work.layout.devices),
+        fits=_fits(plan, scenario),
+        devices=work.layout.devices * (2 if scenario.split else 1),
+    )
+
+
+def _fits(plan: Plan, scenario: Scenario) -> bool | None:
+    if not scenario.offloaded_bytes or plan.ledger.capacity_bytes is None:
+        return plan.ledger.fits
+    left = plan.ledger.total_bytes - scenario.offloaded_bytes / plan.workload.layout.devices
+    return left <= plan.ledger.capacity_bytes
+
+
+def _chunk_s(one_s: float, work: Workload) -> float:
+    """The longest that a prompt keeps decodes waiting: all of it, or one chunk."""
+    budget = work.max_batched_tokens
+    return one_s if budget is None else one_s * min(1.0, budget / work.prompt)
+
+
+def _transfer_s(scenario: Scenario) -> float:
+    """The cache of one prompt over the link between the pools."""
+    if not scenario.split:
+        return 0.0
+    link = scenario.device.link or scenario.device.host_link
+    rate = link.bytes_per_s_per_direction if link else None
+    if rate is None:
+        raise InputError(f"the link of {scenario.device.id} is not known")
+    work = scenario.workload
+    held = kv_sequence_bytes(scenario.spec, context=work.prompt, kv_dtype=work.kv_dtype)
+    return float(held) / work.layout.devices / rate
+
+
+def step_likely_s(plan: Plan, step: Step, *, eager: bool, enqueue_s: float = 0.0) -> float:
+    """Likely seconds of a step of the plan's model, devices and engine; the stages one after the other.
+
+    Kernels that are started one by one take the host at least ``enqueue_s`` each.
+    """
+    work = plan.workload
+    setting = setting_for(plan.spec, plan.device, work.engine)
+    if enqueue_s > setting.engine.enqueue_s:
+        setting = replace(setting, engine=replace(setting.engine, enqueue_s=enqueue_s))
+    sent = communication_bytes(plan.spec, work.layout, tokens=step.tokens)
+    return sum(
+        float(
+            estimate_s(
+                step_ops(stage, step, kv_dtype=work.kv_dtype),
+                plan.rates.roof,
+                setting,
+                tokens=step.tokens,
+                sequences=step.sequences,
+                eager=eager,
+                reduces=all_reduces(plan.spec, work.layout),
+                communication_bytes=sent,
+                devices=work.layout.tp,
+            )
+        )
+        for stage in rank_specs(plan.spec, work.layout)
+    )
+
+
+def _decode_step_s(scenario: Scenario, plan: Plan) -> float:
+    """One decode step, or one verifying step with its drafts."""
+    plain_s = float(plan.decode.estimate.mid)
+    work, draft = scenario.workload, scenario.draft
+    batch = work.replica_batch
+    if draft is None and not scenario.eager_decode:
+        return plain_s
+    new = 1 if draft is None else draft.tokens + 1
+    seconds = verifying_step_s(plan, batch, new, eager=scenario.eager_decode)
+    return seconds if draft is None else seconds + draft.tokens * draft.cost_share * plain_s
+
+
+def verifying_step_s(plan: Plan, batch: int, new_tokens: int, *, eager: bool = False) -> float:
+    """A decode step that runs ``new_tokens`` of each sequence at once (1: a plain one), logits for all."""
+    step = Step(Phase.DECODE, batch, new_tokens, plan.workload.context, batch * new_tokens)
+    return step_likely_s(plan, step, eager=eager, enqueue_s=EAGER_S if eager else 0.0)
+
+
+def _prefill_s(scenario: Scenario, plan: Plan) -> float:
+    """The prompts less what is cached; with attention that writes its scores to memory if asked."""
+    work = scenario.workload
+    held = min(int(work.prompt * scenario.shared_prefix), work.prompt - 1)
+    step = prefill_step(sequences=work.replica_batch, prompt=work.prompt - held, context=held)
+    seconds = step_likely_s(plan, step, eager=True)
+    if scenario.unfused_attention:
+        seconds += _scores_bytes(scenario.spec, work) / (
+            plan.rates.roof.bandwidth_bytes_per_s * work.layout.devices
+        )
+    return seconds
+
+
+def _scores_bytes(spec: ModelSpec, work: Workload) -> float:
+    """Scores of all prompts, written, read for the softmax, written, read again: four times the matrix."""
+    pairs = work.prompt * (work.prompt + 1) / 2 * work.batch
+    heads = sum(
+        mixer.heads * group.count
+        for group in spec.groups
+        for mixer in group.layer.mixers
+        if isinstance(mixer, Attention)
+    )
+    return 4 * heads * pairs * dtype_bytes(spec.dtype)
+
+
+def weights_as(name: str) -> Technique:
+    """The weights in another format."""
+    return lambda scenario: replace(scenario, spec=apply_format(scenario.spec, name))
+
+
+def cache_as(kv_dtype: str) -> Technique:
+    """The KV cache in another type."""
+    return lambda scenario: _with(scenario, kv_dtype=kv_dtype, kv_dtype_auto=False)
+
+
+def batch_of(batch: int) -> Technique:
+    """Another number of sequences."""
+    return lambda scenario: _with(scenario, batch=batch)
+
+
+def chunks_of(tokens: int) -> Technique:
+    """Prefills in chunks of at most so many tokens."""
+    return lambda scenario: _with(scenario, max_batched_tokens=tokens)
+
+
+def layout_of(layout: Layout) -> Technique:
+    """Another way to cut the work."""
+    return lambda scenario: _with(scenario, layout=layout)
+
+
+def device_of(device: Device) -> Technique:
+    """Another device, the same number of them."""
+    return lambda scenario: replace(scenario, device=device)
+
+
+def prefix_cached(share: float) -> Technique:
+    """So much of every prompt is in the cache already."""
+    return lambda scenario: replace(scenario, shared_prefix=share)
+
+
+def speculating(draft: Draft) -> Technique:
+    """Several guesses a step."""
+    return lambda scenario: replace(scenario, draft=draft)
+
+
+def without_graphs(scenario: Scenario) -> Scenario:
+    """Every kernel of a decode step started by the host."""
+    return replace(scenario, eager_decode=True)
+
+
+def without_fused_attention(scenario: Scenario) -> Scenario:
+    """Attention scores written to memory and read again."""
+    return replace(scenario, unfused_attention=True)
+
+
+def split_phases(scenario: Scenario) -> Scenario:
+    """Prefills on a second pool of the same size."""
+    return replace(scenario, split=True)
+
+
+def offloading(scenario: Scenario, missing_bytes: float) -> Scenario:
+    """So many bytes of weights, over all devices, kept in the host's memory."""
+    return replace(scenario, offloaded_bytes=min(missing_bytes, float(weights_bytes(scenario.spec))))
+
+
+def _with(scenario: Scenario, **changes: object) -> Scenario:
+    return replace(scenario, workload=replace(scenario.workload, **changes))  # type: ignore[arg-type]
