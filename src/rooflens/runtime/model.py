@@ -45,7 +45,10 @@ class DecoderModel(nn.Module):
         self.layers = nn.ModuleList(Layer(layer, index, kernels) for index, layer in enumerate(spec.layers))
         self.final_norm = Norm(spec.final_norm, kernels)
         self.lm_head = Linear(spec.head)
-        self._tables = {rotary: RotaryTable(rotary, context=self.context) for rotary in _rotaries(spec)}
+        self._tables = {
+            rotary: RotaryTable(rotary, context=self.context, limit=spec.max_context)
+            for rotary in _rotaries(spec)
+        }
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: PagedKVCache) -> Tensor:

@@ -10,7 +10,28 @@ from rooflens.runtime.blocks.rotary import SCALINGS
 from rooflens.runtime.kernels.eager import ACTIVATIONS
 
 #: Types whose logits are compared with Hugging Face transformers in the tests.
-CHECKED_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
+CHECKED_TYPES = (
+    "arcee",
+    "cohere",
+    "exaone4",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "granite",
+    "helium",
+    "llama",
+    "mistral",
+    "nemotron",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "seed_oss",
+    "smollm3",
+    "stablelm",
+    "starcoder2",
+)
 
 _LAYER_NORMS = ("attention_norm", "post_attention_norm", "mlp_norm", "post_mlp_norm")
 
@@ -110,9 +131,10 @@ def _check_attention(spec: ModelSpec, mixer: Attention, *, where: str) -> None:
     for part, present in parts.items():
         if present:
             raise _refused(spec, f"{where}: {part}")
-    names = sorted(norm.name for norm in mixer.norms)
-    if names not in ([], ["k_norm", "q_norm"]) or any(norm.size != mixer.head_dim for norm in mixer.norms):
-        raise _refused(spec, f"{where}: norms of q and k other than one per head")
+    whole = {"q_norm": mixer.heads * mixer.head_dim, "k_norm": mixer.kv_heads * mixer.head_dim}
+    known = all(norm.size in (mixer.head_dim, whole.get(norm.name)) for norm in mixer.norms)
+    if not known or sorted(norm.name for norm in mixer.norms) not in ([], ["k_norm", "q_norm"]):
+        raise _refused(spec, f"{where}: norms of q and k other than over a head or all of them")
     for norm in mixer.norms:
         _check_norm(spec, norm, where=where)
     # A head size read wrong would let every later offset be wrong without an error.

@@ -56,7 +56,16 @@ class Attention(nn.Module):
         query_key, value = qkv[:, : self.rows], qkv[:, self.rows :]
         if self.q_norm is not None and self.k_norm is not None:
             query_key = query_key.new_empty(query_key.shape)
-            query_key[:, :heads] = self.q_norm(qkv[:, :heads])
-            query_key[:, heads:] = self.k_norm(qkv[:, heads : self.rows])
+            query_key[:, :heads] = _normed(self.q_norm, qkv[:, :heads])
+            query_key[:, heads:] = _normed(self.k_norm, qkv[:, heads : self.rows])
         mixed: Tensor = self.o_proj(self.core(query_key, value, state))
         return mixed
+
+
+def _normed(norm: Norm, x: Tensor) -> Tensor:
+    """``x`` [T, heads, head_dim] normalised over each head or over all heads, by its size."""
+    if norm.spec.size == x.shape[-1]:
+        result: Tensor = norm(x)
+    else:
+        result = norm(x.reshape(x.shape[0], -1)).view(x.shape)
+    return result

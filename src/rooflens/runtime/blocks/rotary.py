@@ -16,11 +16,14 @@ SCALINGS = ("linear", "llama3", "yarn", "longrope")
 _FIRST_ROWS = 512
 
 
-def inverse_frequencies(rotary: Rotary, *, context: int | None) -> tuple[Tensor, float]:
+def inverse_frequencies(
+    rotary: Rotary, *, context: int | None, limit: int | None = None
+) -> tuple[Tensor, float]:
     """(frequencies [dim / 2] in fp32, factor on cosines and sines) of a rotary embedding.
 
     Plain: theta ** (-2 i / dim). ``context`` (the longest sequence to be run) decides between the short
-    and long factors of longrope, once for all sequences, so that cached keys fit together.
+    and long factors of longrope, once for all sequences, so that cached keys fit together; ``limit`` (the
+    model's own) over the original context is longrope's factor where the config has none.
     Sources: Llama 3.1's and Phi-3's reference code; YaRN, arXiv 2309.00071, equations 17 to 25.
     Raises UnsupportedError for another rule and InputError for one that lacks a number.
     """
@@ -36,7 +39,7 @@ def inverse_frequencies(rotary: Rotary, *, context: int | None) -> tuple[Tensor,
     if rule.name == "yarn":
         return _yarn(plain, rotary, rule)
     if rule.name == "longrope":
-        return _longrope(plain, rule, context)
+        return _longrope(plain, rule, context, limit)
     raise UnsupportedError("this rotary scaling is not covered", value=rule.name, allowed=", ".join(SCALINGS))
 
 
@@ -94,7 +97,7 @@ def _yarn(plain: Tensor, rotary: Rotary, rule: _Rule) -> tuple[Tensor, float]:
     return plain / factor * ramp + plain * (1 - ramp), attention
 
 
-def _longrope(plain: Tensor, rule: _Rule, context: int | None) -> tuple[Tensor, float]:
+def _longrope(plain: Tensor, rule: _Rule, context: int | None, limit: int | None) -> tuple[Tensor, float]:
     """Every dimension divided by its own factor, from the short or the long list."""
     original = rule.number("original_max_position_embeddings")
     extended = context is None or context > original
@@ -103,7 +106,7 @@ def _longrope(plain: Tensor, rule: _Rule, context: int | None) -> tuple[Tensor, 
         raise InputError("rotary scaling 'longrope' needs one factor per pair of features", value=factors)
     attention = rule.fields.get("attention_factor")
     if attention is None:
-        factor = rule.number("factor", 1.0)
+        factor = rule.number("factor", None if limit is None else limit / original)
         attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     return plain / torch.tensor(factors, dtype=torch.float32), float(attention)
 
@@ -115,10 +118,10 @@ class RotaryTable(nn.Module):
     two features of a pair.
     """
 
-    def __init__(self, rotary: Rotary, *, context: int | None) -> None:
+    def __init__(self, rotary: Rotary, *, context: int | None, limit: int | None = None) -> None:
         super().__init__()
         self.rotary = rotary
-        self.frequencies, self.factor = inverse_frequencies(rotary, context=context)
+        self.frequencies, self.factor = inverse_frequencies(rotary, context=context, limit=limit)
         self._cos = torch.empty(0)
         self._sin = torch.empty(0)
 
