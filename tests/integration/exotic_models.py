@@ -81,6 +81,12 @@ CASES: list[tuple[str, Shapes, bool]] = [
     ("recurrent_gemma", text.griffin, True),
     ("minicpm3", text.dense_latent, True),
     ("mistral4", text.latent, True),
+    ("youtu", text.dense_latent, True),
+    ("sarvam_mla", text.plain_query, True),
+    ("axk1", text.latent, True),
+    ("afmoe", text.shared_experts, True),
+    ("hy_v3", text.shared_experts, True),
+    ("olmo_hybrid", text.delta_net_apart, False),  # transformers splits the convolutions unevenly
     ("whisper", text.sound_to_text, True),
     ("t5", text.text_to_text, True),
     ("mt5", text.text_to_text, True),

@@ -335,3 +335,21 @@ def text_to_text(rng: random.Random) -> dict[str, Any]:
         "vocab_size": 96,
         "feed_forward_proj": rng.choice(["relu", "gated-gelu"]),
     }
+
+
+def shared_experts(rng: random.Random) -> dict[str, Any]:
+    return decoder(rng) | {
+        "pad_token_id": 0,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_shared_experts": rng.choice([1, 2]),
+        "moe_intermediate_size": 24,
+        "num_dense_layers": rng.choice([1, 2]),
+        "attention_bias": rng.choice([True, False]),
+    }
+
+
+def delta_net_apart(rng: random.Random) -> dict[str, Any]:
+    fields = decoder(rng) | {"pad_token_id": 0, "linear_key_head_dim": rng.choice([8, 12])}
+    del fields["head_dim"]
+    return fields

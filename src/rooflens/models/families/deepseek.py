@@ -220,7 +220,9 @@ def latent_decoder(
         name,
         layers=layers,
         final_norm=norm("final_norm", hidden, "model.norm", eps=eps),
-        components=mtp_component(predictor, hidden=hidden, count=cfg.count("num_nextn_predict_layers")),
+        components=mtp_component(
+            predictor, hidden=hidden, count=cfg.count("num_nextn_predict_layers", "num_mtp_layers")
+        ),
     )
     return with_notes(spec, cfg)
 
@@ -291,6 +293,32 @@ def minicpm3(cfg: Config, name: str) -> ModelSpec:
     )
 
 
+def youtu(cfg: Config, name: str) -> ModelSpec:
+    """Youtu: V3's attention in a dense model."""
+    cfg = with_defaults(cfg, q_lora_rank=1536, n_routed_experts=0, tie_word_embeddings=True)
+    return latent_decoder(cfg, name)
+
+
+def sarvam_mla(cfg: Config, name: str) -> ModelSpec:
+    """Sarvam: V3's layers with a plain query."""
+    cfg = with_defaults(cfg, q_lora_rank=None, first_k_dense_replace=1, **_shared(cfg, 1))
+    return latent_decoder(cfg, name)
+
+
+def axk1(cfg: Config, name: str) -> ModelSpec:
+    """A.X K1: V3's layers with a norm on the output of the experts."""
+    cfg = with_defaults(cfg, q_lora_rank=1536, first_k_dense_replace=1, **_shared(cfg, 1))
+    spec = latent_decoder(cfg, name)
+    last = norm(
+        "post_mlp_norm", spec.hidden_size, "post_mlp_layernorm", eps=cfg.number("rms_norm_eps", default=1e-6)
+    )
+    layers = tuple(
+        replace(layer, norms=(*layer.norms, last)) if isinstance(layer.mlp, MixtureOfExperts) else layer
+        for layer in spec.layers
+    )
+    return replace(spec, layers=layers)
+
+
 def _without(cfg: Config, name: str) -> Config:
     """The config without a field whose null means that it is left out."""
     rest = Config({key: value for key, value in cfg.fields.items() if key != name}, where=cfg.where)
@@ -299,6 +327,9 @@ def _without(cfg: Config, name: str) -> Config:
 
 
 ADAPTERS = {
+    "youtu": youtu,
+    "sarvam_mla": sarvam_mla,
+    "axk1": axk1,
     "mistral4": mistral4,
     "minicpm3": minicpm3,
     "deepseek": deepseek,
