@@ -16,7 +16,9 @@ from rooflens.models.inspection import Inspection, inspect_spec
 from rooflens.models.spec import ModelSpec
 
 if TYPE_CHECKING:
+    from rooflens.analysis.calibrate import CalibrationResult
     from rooflens.analysis.compare import Comparison
+    from rooflens.analysis.own_runs import OwnRuns
     from rooflens.analysis.plan import Plan
     from rooflens.analysis.points import RooflineView
     from rooflens.analysis.sweep import Sweep
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from rooflens.hardware import LocalDevice
 
 __all__ = [
+    "calibrate",
     "compare",
     "dense",
     "detected_devices",
@@ -170,6 +173,7 @@ def plan(
     peak: float | None = None,
     bandwidth: float | None = None,
     memory: float | None = None,
+    runs: str | Path | OwnRuns | None = None,
 ) -> Plan:
     """The memory ledger, the limits of prefill and decode and the estimate of one workload.
 
@@ -177,7 +181,9 @@ def plan(
     a decode step is priced) to prompt + output; ``weights`` and ``kv_dtype`` to the checkpoint's own.
     ``engine`` picks whose memory rules apply: none, rooflens, vllm, sglang, llama.cpp, ollama.
     A missing peak is refused for formats that are asked for; a checkpoint's own format runs as engines
-    would run it, which ``notes`` say. Raises RooflensError for anything unusable.
+    would run it, which ``notes`` say. ``runs`` is what ``calibrate`` saved (a path, or ``latest``): the
+    estimate then moves to and narrows around the user's own runs of this device and engine. Raises
+    RooflensError for anything unusable.
     """
     from rooflens.analysis.plan import plan_spec
 
@@ -196,7 +202,14 @@ def plan(
         },
     )  # fmt: skip
     inspection = inspect_spec(spec, context=workload.context, kv_dtype=workload.kv_dtype)
-    return plan_spec(spec, found, workload, inspection=inspection, strict=weights is not None)
+    return plan_spec(
+        spec,
+        found,
+        workload,
+        inspection=inspection,
+        strict=weights is not None,
+        own_runs=_own_runs(runs),
+    )
 
 
 def sweep(
@@ -317,3 +330,43 @@ def validate(path: str | Path) -> Validation:
         skipped=skipped,
         exceptions=known_exceptions(),
     )
+
+
+def calibrate(paths: Sequence[str | Path], *, save: bool | str | Path = True) -> CalibrationResult:
+    """What a few measured runs (CSV files as for ``validate``) say of the estimate on their devices.
+
+    ``save`` keeps it under the data directory, or in the file that it names; ``plan(runs=...)`` uses it.
+    Raises InputError where no run can be used.
+    """
+    from dataclasses import replace
+    from datetime import UTC, datetime
+
+    from rooflens.analysis.calibrate import calibrate_runs
+    from rooflens.analysis.validate import validate_cases
+    from rooflens.interop.measured_models import resolve_cases
+    from rooflens.interop.measurements import load_measurements
+    from rooflens.interop.own_runs import save_own_runs
+
+    if not paths:
+        raise InputError("no runs are given", allowed="one or more CSV files of measurements")
+    files = [load_measurements(path) for path in paths]
+    cases, skipped = resolve_cases(row for file in files for row in file.rows)
+    problems = [(problem.row_id, problem.line, problem.why) for file in files for problem in file.problems]
+    judged = validate_cases(cases, problems=problems, skipped=skipped)
+    created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    result = calibrate_runs(judged, files=tuple(str(path) for path in paths), created=created)
+    if save is False:
+        return result
+    return replace(result, path=str(save_own_runs(result.own, None if save is True else Path(save))))
+
+
+def _own_runs(runs: str | Path | OwnRuns | None) -> OwnRuns | None:
+    if runs is None:
+        return None
+    from rooflens.analysis.own_runs import OwnRuns
+
+    if isinstance(runs, OwnRuns):
+        return runs
+    from rooflens.interop.own_runs import load_own_runs
+
+    return load_own_runs(runs)

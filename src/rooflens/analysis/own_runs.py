@@ -7,7 +7,7 @@ part (a normal update), so the range moves to where they are and keeps only what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import log, sqrt
 from typing import Any
@@ -112,10 +112,3 @@ def residuals_of(rows: Iterable[tuple[str, str, str, float, float]]) -> tuple[Re
     for device, engine, kind, measured_s, estimated_s in rows:
         found.setdefault((device, engine, kind), []).append(log(measured_s / estimated_s))
     return tuple(Residuals(*key, tuple(logs)) for key, logs in sorted(found.items()))
-
-
-def ratio_of(width: Sequence[float]) -> float:
-    """high over low of a range with this width."""
-    from math import exp
-
-    return exp(width[1] - width[0])

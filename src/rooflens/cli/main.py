@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "sweep": "Decode over batch or context: the knee and its cause.",
     "roofline": "Attainable rate and regime of given intensities.",
     "validate": "Check measurements against the bound and the estimate.",
+    "calibrate": "Tighten the estimate by your own measured runs.",
     "probe": "Measure the real roofline of this machine.",
     "run": "Run a model here and account for the time.",
 }

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="Exit 1 if the estimate is over it: ttft=500ms, tpot=40ms. Repeatable.",
 )
+@click.option("--runs", metavar="FILE", help="Own runs that `rooflens calibrate` saved, or 'latest'.")
 @output_options("png", "svg", "pdf", "html", "json", "csv")
 def plan(limits: tuple[str, ...], as_json: bool, out: str | None, lang: str | None, **options: Any) -> int:
     """What the memory of a device goes to, whether MODEL fits, and how fast it can possibly be.

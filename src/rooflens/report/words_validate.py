@@ -1,4 +1,4 @@
-"""The phrases of ``validate``, in English and Chinese."""
+"""The phrases of ``validate`` and ``calibrate``, in English and Chinese."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ ENGLISH: dict[str, str] = {
     "by.device": "device",
     "by.model": "model",
     "none": "No row could be judged.",
+    "calibrated": "The estimate by your own runs",
+    "calibrated.aside": "what the likely time is multiplied by, and high over low before and after",
+    "device": "device",
+    "engine": "engine",
+    "runs": "runs",
+    "shift": "shift",
+    "range.before": "range before",
+    "range.after": "range after",
+    "kept": "kept in {path}; plan with --runs latest uses it",
 }
 
 CHINESE: dict[str, str] = {
@@ -68,6 +77,15 @@ CHINESE: dict[str, str] = {
     "by.device": "设备",
     "by.model": "模型",
     "none": "没有可评判的行。",
+    "calibrated": "按自己的实测修正后的估计",
+    "calibrated.aside": "估计中值乘以的倍数，以及修正前后高值与低值之比",
+    "device": "设备",
+    "engine": "引擎",
+    "runs": "次数",
+    "shift": "修正",
+    "range.before": "修正前区间",
+    "range.after": "修正后区间",
+    "kept": "已保存到 {path}；plan 加 --runs latest 即可使用",
 }
 
 
