@@ -17,6 +17,7 @@ from rooflens.models.spec import ModelSpec
 from rooflens.runtime.batch import BLOCK_TOKENS, StepBatch
 from rooflens.runtime.dtypes import COMPUTE_DTYPES, resolve_dtype
 from rooflens.runtime.generate import Generation, generate
+from rooflens.runtime.graphs import DecodeGraphs
 from rooflens.runtime.held import held_spec
 from rooflens.runtime.kernels import kernels_for
 from rooflens.runtime.kv_cache import PagedKVCache
@@ -133,6 +134,7 @@ class NativeBackend:
         tokens = min(self.context, DEFAULT_KV_TOKENS) if kv_tokens is None else kv_tokens
         self.kv_dtype = kv_dtype or self.dtype_name
         self.cache = self.new_cache(blocks=-(-tokens // BLOCK_TOKENS))
+        self._graphs: DecodeGraphs | None = None
 
     def new_cache(self, *, blocks: int) -> PagedKVCache:
         """A cache of this model's shape and type. Raises CapacityError where it does not fit."""
@@ -143,6 +145,12 @@ class NativeBackend:
     def step(self, batch: StepBatch) -> Tensor:
         """Run one step: fp32 logits of the rows to sample. Raises CapacityError where memory runs out."""
         with memory_guard("a step does not fit in memory"):
+            if self.device.type == "cuda":
+                # The engine may bring a cache of its own: graphs belong to one.
+                if self._graphs is None or self._graphs.cache is not self.cache:
+                    self._graphs = DecodeGraphs(self.model, self.cache)
+                if self._graphs.takes(batch):
+                    return self._graphs.run(batch)
             logits: Tensor = self.model(batch, self.cache)
         return logits
 

@@ -51,6 +51,13 @@ class DecoderModel(nn.Module):
         }
 
     @torch.inference_mode()
+    def prepare_positions(self, device: torch.device) -> None:
+        """Make the tables of positions for the whole context now, in memory that then stays in place."""
+        first = torch.zeros(1, dtype=torch.int64, device=device)
+        for table in self._tables.values():
+            table(first, self.context or 1, torch.empty(0, dtype=self.dtype, device=device))
+
+    @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: PagedKVCache) -> Tensor:
         """Run one step; the cache receives its keys and values.
 

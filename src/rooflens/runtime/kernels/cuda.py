@@ -46,6 +46,7 @@ class CudaKernels(EagerKernels):
         """See ``Kernels.describe``."""
         return {
             "linear": "F.linear (cuBLAS)",
+            "step": "decodes as CUDA graphs by shape",
             "attention": "scaled_dot_product_attention over the gathered cache",
             "norm": "F.rms_norm",
         }
