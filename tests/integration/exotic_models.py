@@ -26,6 +26,7 @@ CASES: list[tuple[str, Shapes, bool]] = [
     ("gemma3", multimodal.gemma3_image, True),
     ("gemma3n_text", text.gemma3n, True),
     ("gemma4", multimodal.gemma4, True),
+    ("gemma4_unified", multimodal.gemma4_unified, True),
     ("glm_moe_dsa", text.shared_indexers, True),
     ("glm4_moe_lite", text.latent, True),
     ("kimi_k25", multimodal.kimi_image, False),  # transformers writes other names than are published
@@ -67,6 +68,7 @@ CASES: list[tuple[str, Shapes, bool]] = [
     ("glm4v", multimodal.glm_image, True),
     ("glm4v_moe", multimodal.glm_image, True),
     ("glm46v", multimodal.glm_image_dense, True),
+    ("glm_ocr", multimodal.glm_image_small, True),
     ("voxtral", multimodal.voice, True),
     ("phi4_multimodal", multimodal.sight_and_sound, False),
     ("deepseek_vl", multimodal.wrapper("llama", "siglip_vision_model"), True),
@@ -84,6 +86,7 @@ CASES: list[tuple[str, Shapes, bool]] = [
     ("youtu", text.dense_latent, True),
     ("sarvam_mla", text.plain_query, True),
     ("axk1", text.latent, True),
+    ("sarvam_moe", text.routed_experts, True),
     ("afmoe", text.shared_experts, True),
     ("hy_v3", text.shared_experts, True),
     ("olmo_hybrid", text.delta_net_apart, False),  # transformers splits the convolutions unevenly

@@ -260,3 +260,26 @@ def sight_and_sound(rng: random.Random) -> dict[str, Any]:
         "depthwise_separable_out_channel": hidden,
     }
     return fields | {"vision_config": images, "audio_config": sounds}
+
+
+def glm_image_small(rng: random.Random) -> dict[str, Any]:
+    tower = qwen_tower(rng) | {"hidden_size": 32, "attention_bias": rng.choice([True, False])}
+    return {"text_config": decoder(rng) | {"pad_token_id": 0}, "vision_config": tower}
+
+
+def gemma4_unified(rng: random.Random) -> dict[str, Any]:
+    text = decoder(rng) | {
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_global_key_value_heads": 1,
+        "global_head_dim": 32,
+        "attention_k_eq_v": rng.choice([True, False]),
+    }
+    wide = rng.choice([32, 48])
+    images = {"mm_embed_dim": wide, "output_proj_dims": wide, "mm_posemb_size": 10}
+    return {
+        "text_config": text,
+        "vision_config": images,
+        "audio_config": rng.choice([{"audio_embed_dim": 20}, None]),
+    }

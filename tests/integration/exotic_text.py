@@ -353,3 +353,16 @@ def delta_net_apart(rng: random.Random) -> dict[str, Any]:
     fields = decoder(rng) | {"pad_token_id": 0, "linear_key_head_dim": rng.choice([8, 12])}
     del fields["head_dim"]
     return fields
+
+
+def routed_experts(rng: random.Random) -> dict[str, Any]:
+    return decoder(rng) | {
+        "pad_token_id": 0,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_shared_experts": rng.choice([1, 2]),
+        "moe_intermediate_size": 24,
+        "first_k_dense_replace": rng.choice([1, 2]),
+        "use_qk_norm": rng.choice([True, False]),
+        "use_qkv_bias": rng.choice([True, False]),
+    }

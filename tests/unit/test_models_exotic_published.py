@@ -13,7 +13,8 @@ LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, 
 ROUTED = {"moe_intermediate_size": 2048, "num_experts_per_tok": 8, "n_shared_experts": 1}
 
 # A.X K1 (519B, 33B active), Sarvam 105B, Youtu-LLM 2B (1.96B), Hy3 preview (295B, 21B active, 3.8B for
-# the prediction layer), Olmo Hybrid 7B, Trinity Mini (26B, 3B active)
+# the prediction layer), Olmo Hybrid 7B, Trinity Mini (26B, 3B active),
+# Gemma 4 12B, Ling 2.0 (1T, 50B active; mini 16.26B, 1.43B active)
 CARDS: dict[str, tuple[dict[str, Any], float, float]] = {
     "A.X-K1": (
         {
@@ -85,6 +86,64 @@ CARDS: dict[str, tuple[dict[str, Any], float, float]] = {
         },
         7.43e9,
         7.43e9,
+    ),
+    "gemma-4-12B": (
+        {
+            "model_type": "gemma4_unified",
+            "text_config": {
+                "vocab_size": 262144,
+                "hidden_size": 3840,
+                "intermediate_size": 15360,
+                "num_hidden_layers": 48,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "head_dim": 256,
+                "num_global_key_value_heads": 1,
+                "attention_k_eq_v": True,
+            },
+            "vision_config": {},
+            "audio_config": {},
+        },
+        11.96e9,
+        11.96e9,
+    ),
+    "Ling-1T": (
+        {
+            "model_type": "bailing_moe_v2",
+            "vocab_size": 157184,
+            "hidden_size": 8192,
+            "intermediate_size": 18432,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "moe_intermediate_size": 2048,
+            "num_experts": 256,
+            "num_experts_per_tok": 8,
+            "num_shared_experts": 1,
+            "first_k_dense_replace": 4,
+        },
+        1000e9,
+        51e9,
+    ),
+    "Ling-mini-2.0": (
+        {
+            "model_type": "bailing_moe_v2",
+            "vocab_size": 157184,
+            "hidden_size": 2048,
+            "intermediate_size": 5120,
+            "num_hidden_layers": 20,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "moe_intermediate_size": 512,
+            "num_experts": 256,
+            "num_experts_per_tok": 8,
+            "num_shared_experts": 1,
+            "first_k_dense_replace": 1,
+        },
+        16.26e9,
+        1.43e9,
     ),
     "Trinity-Mini": (
         {

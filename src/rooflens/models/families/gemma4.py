@@ -157,4 +157,39 @@ def gemma4(cfg: Config, name: str) -> ModelSpec:
     return wrapped(spec, cfg, components=components, model="model.language_model.")
 
 
-ADAPTERS = {"gemma4": gemma4, "gemma4_text": gemma4_text}
+def gemma4_unified_text(cfg: Config, name: str) -> ModelSpec:
+    """The language model of Gemma 4 12B: no input of each layer's own, no experts."""
+    cfg = with_defaults(cfg, hidden_size_per_layer_input=0, sliding_window=1024)
+    return gemma4_text(cfg, name)
+
+
+def gemma4_unified(cfg: Config, name: str) -> ModelSpec:
+    """Gemma 4 12B: patches of pixels and frames of sound go through one matrix each, without a tower."""
+    spec = gemma4_unified_text(text_config(cfg), name)
+    hidden = spec.hidden_size
+    components: list[Component] = []
+    images, sound = cfg.section("vision_config"), cfg.section("audio_config")
+    if images is not None:
+        images = with_defaults(
+            images, patch_size=16, pooling_kernel_size=3, mm_embed_dim=3840, mm_posemb_size=1120
+        )
+        width = images.size("mm_embed_dim")
+        side = images.size("patch_size") * images.size("pooling_kernel_size")
+        patch = side**2 * vision.COLOURS
+        embedder = vision.layer_norm(patch) + vision.matrix(patch, width) + 2 * vision.layer_norm(width)
+        embedder += 2 * images.size("mm_posemb_size") * width
+        components.append(Component("vision_embedder", "vision", embedder))
+        width = images.size("output_proj_dims", default=3840)
+        components.append(Component("embed_vision", "projector", width * hidden))
+    if sound is not None:
+        width = sound.size("audio_embed_dim", "hidden_size", default=640)
+        components.append(Component("embed_audio", "projector", width * hidden))
+    return wrapped(spec, cfg, components=components, model="model.language_model.")
+
+
+ADAPTERS = {
+    "gemma4": gemma4,
+    "gemma4_text": gemma4_text,
+    "gemma4_unified": gemma4_unified,
+    "gemma4_unified_text": gemma4_unified_text,
+}

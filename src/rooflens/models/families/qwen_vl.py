@@ -9,6 +9,7 @@ from rooflens.models.families import audio
 from rooflens.models.families.config import Config
 from rooflens.models.families.nested import language_model, text_config, with_defaults, wrapped
 from rooflens.models.families.vision import glm4v as glm4v_tower
+from rooflens.models.families.vision import glm_ocr as glm_ocr_tower
 from rooflens.models.families.vision import matrix
 from rooflens.models.families.vision import qwen2_5_vl as qwen2_5_tower
 from rooflens.models.families.vision import qwen2_vl as qwen2_tower
@@ -105,6 +106,16 @@ def glm4v(cfg: Config, name: str) -> ModelSpec:
     return wrapped(spec, cfg, components=towers(cfg, glm4v_tower), model="model.language_model.")
 
 
+def glm_ocr(cfg: Config, name: str) -> ModelSpec:
+    """GLM-OCR: a small GLM-4 without biases, behind a tower of its own."""
+    text = text_config(cfg)
+    head_dim = text.optional_size("head_dim") or text.size("hidden_size") // text.size("num_attention_heads")
+    plain = Config({**text.fields, "head_dim": head_dim, "attention_bias": False}, where=text.where)
+    plain.notes = cfg.notes
+    spec = language_model(plain, name, "glm4")
+    return wrapped(spec, cfg, components=towers(cfg, glm_ocr_tower), model="model.language_model.")
+
+
 def glm46v(cfg: Config, name: str) -> ModelSpec:
     """GLM-4.6V: the experts of GLM-4.5V, or in the small size its dense layers."""
     inner = text_config(cfg, required=False).text("model_type", default="glm4v_text")
@@ -159,6 +170,7 @@ ADAPTERS = {
     "glm4v": glm4v,
     "glm4v_moe": glm4v_moe,
     "glm46v": glm46v,
+    "glm_ocr": glm_ocr,
     "voxtral": voxtral,
     "qwen3_5": _adapter("qwen3_5_text", qwen3_tower, model="model.language_model."),
     "qwen3_5_moe": _adapter("qwen3_5_moe_text", qwen3_tower, model="model.language_model."),

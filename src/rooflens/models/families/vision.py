@@ -197,6 +197,30 @@ def glm4v(cfg: Config) -> tuple[int, int]:
     return tower, projector + 3 * out * cfg.size("intermediate_size")
 
 
+def glm_ocr(cfg: Config) -> tuple[int, int]:
+    """(tower, projector) of GLM-OCR: GLM-4.1V's with norms on q and k and no table of positions."""
+    cfg = with_defaults(
+        cfg,
+        depth=24,
+        hidden_size=1024,
+        intermediate_size=4096,
+        out_hidden_size=1536,
+        num_heads=16,
+        spatial_merge_size=2,
+        patch_size=14,
+        temporal_patch_size=2,
+        attention_bias=True,
+    )
+    hidden, out = cfg.size("hidden_size"), cfg.size("out_hidden_size")
+    bias = cfg.flag("attention_bias", default=True)
+    layer = encoder_layer(hidden, cfg.size("intermediate_size"), bias=bias, gated=True, norm=hidden)
+    layer += 2 * (hidden // cfg.size("num_heads"))
+    tower = patches(cfg, hidden, bias=True, frames=cfg.size("temporal_patch_size"))
+    tower += cfg.layers("depth") * layer + hidden
+    projector = matrix(hidden * cfg.size("spatial_merge_size") ** 2, out) + out * out + layer_norm(out)
+    return tower, projector + 3 * out * out * cfg.size("in_channels", default=COLOURS)
+
+
 TOWERS = {
     "clip_vision_model": clip,
     "siglip_vision_model": siglip,
