@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "calibrate": "Tighten the estimate by your own measured runs.",
     "probe": "Measure the real roofline of this machine.",
     "run": "Run a model here and account for the time.",
+    "web": "The interactive page, on this machine.",
 }
 
 

@@ -25,6 +25,8 @@ _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?")
 _HUB_PAGE = re.compile(
     r"https?://(?:www\.)?huggingface\.co/([^/\s]+/[^/\s]+?)(?:/(?:tree|blob)/([^/\s]+)\S*)?/?"
 )
+# Similar names are searched for by what is before this: the search takes time.
+_LONGEST_NAME = 200
 # A file of a repository, by the label of its quantisation or by name, before or after the revision.
 _HUB_FILE = re.compile(
     r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?:@([^\s:/]+))?"
@@ -77,6 +79,26 @@ def read_model(source: Source) -> ModelSpec:
         f"no model is called '{text}'",
         allowed="a bundled name, a path, or OWNER/NAME on the Hub",
         next=f"did you mean {', '.join(near)}" if near else None,
+    )
+
+
+def read_named_model(name: str, *, hub: bool) -> ModelSpec:
+    """The bundled model of that name or, with ``hub``, a Hub id; never a path: for names from strangers.
+
+    Raises NotFoundError naming the nearest bundled models; otherwise as `read_model`.
+    """
+    match = match_bundled(name)
+    if match is not None:
+        return _from_bundled(match)
+    repository = _HUB_ID.fullmatch(name.strip()) if hub else None
+    if repository is not None:
+        return _from_hub(repository[1], repository[2])
+    near = near_bundled(name[:_LONGEST_NAME])
+    raise NotFoundError(
+        "no bundled model has this name",
+        value=name,
+        allowed="a bundled name or OWNER/NAME on the Hub" if hub else "a bundled name",
+        next=f"did you mean {', '.join(near)}" if near else "paste the text of its config.json instead",
     )
 
 
