@@ -93,9 +93,7 @@ def exaone_moe(cfg: Config, name: str) -> ModelSpec:
         query_key=query_key_norms(sizes, eps=eps),
         layer_windows=in_force,
         rotated=[window is not None or not hybrid for window in in_force],
-        mlp=deepseek_style_mlps(
-            cfg, sizes, first_dense=first, correction="mlp.e_score_correction_bias"
-        ),
+        mlp=deepseek_style_mlps(cfg, sizes, first_dense=first, correction="mlp.e_score_correction_bias"),
         eps=1e-5,
     )
 
