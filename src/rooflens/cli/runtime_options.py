@@ -1,0 +1,115 @@
+"""Options of the commands that run a model, and how a model is opened from them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rooflens.cli.options import whole_number
+from rooflens.errors import DependencyError, InputError
+
+if TYPE_CHECKING:
+    from rooflens.runtime.backend import NativeBackend
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BACKEND_OPTIONS = ("device", "dtype", "weights", "kv_dtype", "kv_tokens", "context", "kernels")
+
+
+def whole_option(name: str, *, least: int = 1, help: str, **settings: Any) -> Callable[[F], F]:
+    """An option that takes a whole number from ``least``."""
+    parse = partial(whole_number, field=name, least=least)
+
+    def convert(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        return parse(value) if isinstance(value, str) else value
+
+    return click.option(name, metavar="N", callback=convert, type=click.UNPROCESSED, help=help, **settings)
+
+
+def runtime_options(function: F) -> F:
+    """MODEL, how it is held, and where it runs."""
+    decorators: list[Callable[[F], F]] = [
+        click.argument("model"),
+        click.option(
+            "--random-weights", is_flag=True, help="Random numbers in the shape of MODEL: speed, no sense."
+        ),
+        click.option("--device", "-d", metavar="NAME", help="cpu, cuda, cuda:1, mps. [the best there is]"),
+        click.option("--dtype", metavar="TYPE", help="fp32, bf16 or fp16. [as stored, where it is fast]"),
+        click.option("--weights", "-w", metavar="FORMAT", help="Hold linears as int8 or int4. [in --dtype]"),
+        click.option("--kv-dtype", metavar="TYPE", help="KV cache: fp32, bf16, fp16 or int8. [--dtype]"),
+        whole_option("--kv-tokens", help="Tokens that the KV cache holds, all sequences together."),
+        whole_option("--context", help="Longest sequence, prompt and answer. [the model's]"),
+        click.option("--kernels", metavar="NAME", help="eager, cpu or cuda. [the device's]"),
+        whole_option("--threads", help="CPU threads. [torch's choice]"),
+    ]
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def require_runtime(*more: str, extra: str = "runtime") -> None:
+    """Raise DependencyError naming the extra for the first library that is not installed."""
+    from importlib.util import find_spec
+
+    for name in ("torch", "tokenizers", "jinja2", "safetensors", "gguf", *more):
+        if find_spec(name) is None:
+            raise DependencyError(
+                f"this needs {name}, which is not installed",
+                next=f"install it with: pip install 'rooflens[{extra}]'",
+            )
+
+
+def open_backend(options: dict[str, Any]) -> NativeBackend:
+    """Load the model that ``runtime_options`` name; takes these options out of ``options``."""
+    model, random_weights = options.pop("model"), options.pop("random_weights")
+    threads = options.pop("threads")
+    settings = {name: options.pop(name) for name in _BACKEND_OPTIONS}
+    with waiting(f"loading {model}"):
+        import torch
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        from rooflens.runtime.backend import NativeBackend
+
+        if random_weights:
+            return NativeBackend.from_random(model, **settings)
+        return NativeBackend(model, **settings)
+
+
+@contextmanager
+def waiting(title: str) -> Iterator[None]:
+    """A spinner on standard error while something takes long; nothing where nobody watches."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(title):
+        yield
+
+
+def read_text(path: str, *, option: str) -> str:
+    """The text of a file, of standard input for ``-``. Raises InputError where it is not UTF-8."""
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            with open(path, "rb") as file:
+                data = file.read()
+    except OSError as error:
+        raise InputError(
+            f"{option} cannot be read", value=path, next=(error.strerror or str(error)).lower()
+        ) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{option} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}",
+            value=path,
+            next="save the text as UTF-8",
+        ) from None
