@@ -21,10 +21,12 @@ COMMANDS: dict[str, str] = {
     "compare": "Several devices or weight formats side by side.",
     "sweep": "Decode over batch or context: the knee and its cause.",
     "roofline": "Attainable rate and regime of given intensities.",
+    "search": "Devices, layouts and formats that meet a rate and latencies.",
     "validate": "Check measurements against the bound and the estimate.",
     "calibrate": "Tighten the estimate by your own measured runs.",
     "probe": "Measure the real roofline of this machine.",
     "run": "Run a model here and account for the time.",
+    "serve": "Serve a model with an OpenAI-compatible API.",
     "web": "The interactive page, on this machine.",
 }
 
