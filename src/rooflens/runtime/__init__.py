@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rooflens.runtime.backend import NativeBackend
     from rooflens.runtime.generate import Generation
     from rooflens.runtime.model import DecoderModel, Qwen2Model
+    from rooflens.runtime.parallel import TensorParallel
     from rooflens.runtime.sampling import SamplingParams
     from rooflens.runtime.weights import load_qwen2_weights
 
@@ -23,6 +24,7 @@ _HOMES = {
     "NativeBackend": "backend",
     "Qwen2Model": "model",
     "SamplingParams": "sampling",
+    "TensorParallel": "parallel",
     "load_qwen2_weights": "weights",
 }
 _LIBRARIES = ("torch", "tokenizers", "jinja2", "gguf", "safetensors")
@@ -33,6 +35,7 @@ __all__ = [
     "NativeBackend",
     "Qwen2Model",
     "SamplingParams",
+    "TensorParallel",
     "load_qwen2_weights",
 ]
 

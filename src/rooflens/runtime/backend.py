@@ -23,6 +23,7 @@ from rooflens.runtime.kernels import kernels_for
 from rooflens.runtime.kv_cache import PagedKVCache
 from rooflens.runtime.model import DecoderModel, Qwen2Model
 from rooflens.runtime.open_model import open_model
+from rooflens.runtime.parallel import TensorParallel, all_ranks
 from rooflens.runtime.report import LoadReport
 from rooflens.runtime.sampling import SamplingParams
 from rooflens.runtime.support import check_supported, check_weights_known
@@ -39,8 +40,11 @@ class NativeBackend:
 
     spec: the model as held (types and formats of the weights in memory, for predictions); model; cache;
     tokenizer (None with random weights); device; dtype (of activations); context (longest sequence);
-    report: what was loaded, converted, and which kernels are in use.
+    report: what was loaded, converted, and which kernels are in use. With ``parallel`` the spec is still the
+    whole model's; model, cache and report are this rank's part.
     """
+
+    parallel: TensorParallel | None
 
     def __init__(
         self,
@@ -53,26 +57,31 @@ class NativeBackend:
         kv_tokens: int | None = None,
         context: int | None = None,
         kernels: str | None = None,
+        parallel: TensorParallel | None = None,
     ) -> None:
         """Load the checkpoint at ``model_path``: a path, an installed package's model, or a Hub id.
 
         ``dtype``: fp32, bf16, fp16 (default: as stored, where the device computes it well). ``weights``:
         int8 or int4 hold linears so. ``kv_dtype``: also int8. ``kernels``: eager, cpu, cuda.
+        ``parallel``: the group of processes that run the model together.
         Raises a RooflensError that says what is wrong; memory is given back first.
         """
-        opened = open_model(model_path)
-        check_supported(opened.spec)
-        check_weights_known(opened.spec)
-        report = LoadReport(str(model_path), opened.checkpoint.format, "", "")
-        for note in (*opened.notes, *opened.checkpoint.problems):
-            report.note(note)
-        source = opened.source(report)
-        try:
-            self._load(opened.spec, source, report, device, dtype, weights, kernels, context)
-        finally:
-            source.close()
-        self.tokenizer: Tokenizer | None = opened.tokenizer()
-        self._open_cache(kv_dtype, kv_tokens)
+        self.parallel = parallel
+        with all_ranks(parallel, "loading the model"):
+            opened = open_model(model_path)
+            check_supported(opened.spec)
+            check_weights_known(opened.spec)
+            report = LoadReport(str(model_path), opened.checkpoint.format, "", "")
+            for note in (*opened.notes, *opened.checkpoint.problems):
+                report.note(note)
+            source = opened.source(report)
+            try:
+                self._load(opened.spec, source, report, device, dtype, weights, kernels, context)
+            finally:
+                source.close()
+            self.tokenizer: Tokenizer | None = opened.tokenizer()
+            self._open_cache(kv_dtype, kv_tokens)
+        self._check_ranks(weights)
 
     @classmethod
     def from_random(
@@ -87,17 +96,21 @@ class NativeBackend:
         kv_tokens: int | None = None,
         context: int | None = None,
         kernels: str | None = None,
+        parallel: TensorParallel | None = None,
     ) -> NativeBackend:
         """Random weights at the shape of ``model`` (a spec, or whatever ``read_model`` reads).
 
         For performance work: the text is noise. There is no tokenizer.
         """
-        spec = read_model(model)
         self = cls.__new__(cls)
-        report = LoadReport(f"random weights, seed {seed}", "random", "", "")
-        self._load(spec, RandomSource(seed=seed), report, device, dtype, weights, kernels, context)
-        self.tokenizer = None
-        self._open_cache(kv_dtype, kv_tokens)
+        self.parallel = parallel
+        with all_ranks(parallel, "loading the model"):
+            spec = read_model(model)
+            report = LoadReport(f"random weights, seed {seed}", "random", "", "")
+            self._load(spec, RandomSource(seed=seed), report, device, dtype, weights, kernels, context)
+            self.tokenizer = None
+            self._open_cache(kv_dtype, kv_tokens)
+        self._check_ranks(weights)
         return self
 
     def _load(
@@ -112,7 +125,8 @@ class NativeBackend:
         context: int | None,
     ) -> None:
         started = time.perf_counter()
-        self.device = resolve_device(device)
+        parallel = self.parallel
+        self.device = resolve_device(device if parallel is None else parallel.resolve_device(device))
         self.dtype_name, why = resolve_dtype(dtype, stored=spec.dtype, device=self.device)
         self.dtype = COMPUTE_DTYPES[self.dtype_name]
         holding = parse_holding(weights)
@@ -122,13 +136,32 @@ class NativeBackend:
         if report.format == "gguf":
             report.note(f"GGUF tensors are expanded to {self.dtype_name} when they are loaded")
         kind = Qwen2Model if spec.model_type == "qwen2" else DecoderModel
+        own = spec
+        if parallel is not None:
+            own, source = parallel.rank_spec(spec), parallel.rank_source(spec, source)
         with memory_guard("the weights do not fit in memory"):
-            made = kind(spec, kernels_for(self.device, name=kernels), dtype=self.dtype, context=self.context)
+            made = kind(own, kernels_for(self.device, name=kernels), dtype=self.dtype, context=self.context)
             load_weights(made, source, report, holding=holding, device=self.device)
+        if parallel is not None:
+            parallel.connect(made, spec)
+            report.note(f"tensor parallel: rank {parallel.rank} of {parallel.size}")
         report.load_s = time.perf_counter() - started
         self.model: DecoderModel = made.eval()
         self.report = report
         self.spec = held_spec(spec, dtype=self.dtype_name, holding=holding, head_copied=report.head_copied)
+
+    def _check_ranks(self, weights: str | None) -> None:
+        """Raise InputError where the ranks of ``parallel`` were given different models or settings."""
+        if self.parallel is not None:
+            facts = {
+                "model": f"{self.spec.name}, {len(self.spec.layers)} layers of {self.spec.hidden_size}",
+                "type": self.dtype_name,
+                "way of holding weights": weights,
+                "type of the KV cache": self.kv_dtype,
+                "size of the KV cache": self.cache.blocks,
+                "context": self.context,
+            }
+            self.parallel.check_same(facts)
 
     def _open_cache(self, kv_dtype: str | None, kv_tokens: int | None) -> None:
         tokens = min(self.context, DEFAULT_KV_TOKENS) if kv_tokens is None else kv_tokens
@@ -145,7 +178,8 @@ class NativeBackend:
     def step(self, batch: StepBatch) -> Tensor:
         """Run one step: fp32 logits of the rows to sample. Raises CapacityError where memory runs out."""
         with memory_guard("a step does not fit in memory"):
-            if self.device.type == "cuda":
+            # Collectives are not captured: with several ranks every step runs eagerly.
+            if self.device.type == "cuda" and self.parallel is None:
                 # The engine may bring a cache of its own: graphs belong to one.
                 if self._graphs is None or self._graphs.cache is not self.cache:
                     self._graphs = DecodeGraphs(self.model, self.cache)
@@ -160,8 +194,11 @@ class NativeBackend:
         """Answer every prompt, all together, without a scheduler: for tests and short scripts.
 
         Raises InputError for a prompt that is empty or out of the vocabulary and CapacityError for one
-        that is too long, with both numbers, before any work.
+        that is too long, with both numbers, before any work. With ``parallel`` all ranks call this, and the
+        first one's prompts and parameters are run on all.
         """
+        if self.parallel is not None:
+            prompts, params = self.parallel.agree(prompts, params)
         return generate(self, prompts, params)
 
 
