@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rooflens.analysis.advice import Advice
     from rooflens.analysis.own_runs import OwnRuns
     from rooflens.analysis.remedies import Remedy
+    from rooflens.analysis.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Plan:
     ridge_batch: float | None
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
+    serving: Serving | None = None
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -172,6 +174,7 @@ class Plan:
             "prefill": self.prefill.to_dict(),
             "decode": self.decode.to_dict(),
             "ridge_batch": self.ridge_batch,
+            "serving": None if self.serving is None else self.serving.to_dict(),
             "advice": [one.to_dict() for one in self.advice],
             "notes": list(self.notes),
         }
@@ -210,25 +213,7 @@ def plan_spec(
         _phase(spec, device, rates, setting, workload, step, ops)
         for step, ops in zip(steps, stage_ops, strict=True)
     )
-    given = LedgerInput(
-        spec=spec,
-        stages=stages,
-        layout=workload.layout,
-        batch=batch,
-        prompt=workload.prompt,
-        context=workload.context,
-        kv_dtype=workload.kv_dtype,
-        capacity_bytes=device.memory_bytes,
-        reported_bytes=device.reported_memory_bytes,
-        max_model_len=workload.max_model_len,
-        max_batched_tokens=workload.max_batched_tokens,
-        max_sequences=workload.max_sequences,
-        memory_utilization=workload.memory_utilization,
-        engine_version=workload.engine_version,
-        kv_dtype_auto=workload.kv_dtype_auto,
-        swa_full=workload.swa_full,
-        device_name=device.name,
-    )
+    given = ledger_input(spec, device, workload)
     rules = rules or rules_for(workload.engine)
     ledger = rules(given)
     return Plan(
@@ -245,6 +230,29 @@ def plan_spec(
         if ledger.fits is not False or not remedies
         else _remedies(given, rules, device, workload),
         notes=tuple(dict.fromkeys((*spec.notes, *rates.notes, *ledger.notes))),
+    )
+
+
+def ledger_input(spec: ModelSpec, device: Device, workload: Workload) -> LedgerInput:
+    """What an engine's memory rules are asked. Raises InputError where the layout does not fit the shapes."""
+    return LedgerInput(
+        spec=spec,
+        stages=rank_specs(spec, workload.layout),
+        layout=workload.layout,
+        batch=workload.replica_batch,
+        prompt=workload.prompt,
+        context=workload.context,
+        kv_dtype=workload.kv_dtype,
+        capacity_bytes=device.memory_bytes,
+        reported_bytes=device.reported_memory_bytes,
+        max_model_len=workload.max_model_len,
+        max_batched_tokens=workload.max_batched_tokens,
+        max_sequences=workload.max_sequences,
+        memory_utilization=workload.memory_utilization,
+        engine_version=workload.engine_version,
+        kv_dtype_auto=workload.kv_dtype_auto,
+        swa_full=workload.swa_full,
+        device_name=device.name,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -12,6 +13,8 @@ from rooflens.analysis.workload import DEFAULT_OUTPUT, DEFAULT_PROMPT
 from rooflens.errors import InputError
 from rooflens.models.spec import ModelSpec
 from rooflens.units import parse_bandwidth, parse_bytes, parse_count, parse_flops_per_s
+
+_PER = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +48,35 @@ def whole_number(text: str, *, field: str, least: int = 1) -> int:
 
 def _whole(*names: str, least: int = 1, **settings: Any) -> Callable[[F], F]:
     return _option(*names, parse=partial(whole_number, least=least), metavar="N", **settings)
+
+
+def whole_option(name: str, *, help: str) -> Callable[[F], F]:
+    """An option that takes a whole number from 1."""
+    return _whole(name, help=help)
+
+
+def plain_number(text: str, *, field: str) -> float:
+    """A plain finite number without a unit."""
+    try:
+        number = float(text.replace("_", ""))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{field} is not a number", value=text, allowed="a plain number")
+    return number
+
+
+def parse_rate(text: str) -> float:
+    """``5/s``, ``300/min`` or a bare number of requests a second."""
+    number, slash, unit = text.partition("/")
+    if slash and unit.strip() not in _PER:
+        raise InputError(
+            "--rate is not usable", value=text, allowed="a number of requests as 5/s, 300/min, 1000/h"
+        )
+    rate = plain_number(number, field="--rate")
+    if rate <= 0:
+        raise InputError("--rate must be positive", value=text)
+    return rate / _PER[unit.strip()] if slash else rate
 
 
 def _apply(decorators: list[Callable[[F], F]]) -> Callable[[F], F]:

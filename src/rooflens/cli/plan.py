@@ -12,7 +12,10 @@ from rooflens.cli.options import (
     given,
     model_options,
     output_options,
+    parse_rate,
+    plain_number,
     take_model,
+    whole_option,
     workload_options,
 )
 from rooflens.cli.output import answer
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
     multiple=True,
     help="Exit 1 if the estimate is over it: ttft=500ms, tpot=40ms. Repeatable.",
 )
+@click.option("--rate", metavar="RATE", help="Also the steady state at this request rate, e.g. 5/s.")
+@whole_option("--concurrency", help="Also the steady state with this many clients.")
+@click.option("--output-cv", metavar="SHARE", help="Served: spread of output lengths over their mean. [0]")
+@click.option("--prefix-share", metavar="SHARE", help="Served: share of every prompt that is cached. [0]")
 @click.option("--runs", metavar="FILE", help="Own runs that `rooflens calibrate` saved, or 'latest'.")
 @output_options("png", "svg", "pdf", "html", "json", "csv")
 def plan(limits: tuple[str, ...], as_json: bool, out: str | None, lang: str | None, **options: Any) -> int:
@@ -51,10 +58,21 @@ def plan(limits: tuple[str, ...], as_json: bool, out: str | None, lang: str | No
     from rooflens import api
 
     asked = [parse_limit(text) for text in limits]
+    serving_numbers(options)
     result = api.plan(take_model(options), **given(options))
     over = [(phase, limit) for phase, limit in asked if _seconds(result, phase) > limit]
     answer(result, "plan", as_json=as_json, out=out, lang=lang, over=over)
     return 1 if result.fits is False or over else 0
+
+
+def serving_numbers(options: dict[str, Any]) -> None:
+    """Read the texts of --rate, --output-cv and --prefix-share in place, the last under the API's name."""
+    if options["rate"] is not None:
+        options["rate"] = parse_rate(options["rate"])
+    share = options.pop("prefix_share")
+    options["shared_prefix"] = None if share is None else plain_number(share, field="--prefix-share")
+    if options["output_cv"] is not None:
+        options["output_cv"] = plain_number(options["output_cv"], field="--output-cv")
 
 
 def parse_limit(text: str) -> tuple[str, float]:

@@ -50,6 +50,10 @@ def plan_report(plan: Plan, say: Words, *, over: Sequence[tuple[str, float]] = (
         split_section(plan, say),
         section(heading(say("ridge_batch")), Text(ridge_sentence(plan, say))),
     ]
+    if plan.serving is not None:
+        from rooflens.report.tables.serving import serving_section
+
+        parts.append(serving_section(plan.serving, say))
     if plan.advice:
         parts.append(advice_section(plan.advice, say))
     parts.append(notes(say, plan.notes))

@@ -1,0 +1,47 @@
+"""The steady state of a plan under a request rate or a number of clients."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from rooflens.analysis.serving import Serving
+from rooflens.report.tables.layout import BAD, KEY, heading, section
+from rooflens.report.words import Words
+from rooflens.report.words_search import search_words
+from rooflens.units import format_rate, format_seconds
+
+
+def serving_section(serving: Serving, say: Words) -> RenderableType:
+    """Rates, concurrency and latencies in one line each."""
+    words = search_words(say)
+    lines = [Text(words("serving.most", rate=format_rate(serving.max_rate_per_s)))]
+    if not serving.stable:
+        lines.insert(0, Text(words("serving.unstable"), style=BAD))
+        return section(heading(words("serving")), *lines)
+    rate = words(
+        "serving.rate",
+        rate=format_rate(serving.rate_per_s),
+        tokens=format_rate(serving.output_tokens_per_s),
+    )
+    running = words(
+        "serving.running",
+        running=format_rate(serving.running),
+        limit=f"{serving.limit:,}",
+        by=words(f"limit.{serving.limited_by}"),
+    )
+    latency = words(
+        "serving.latency",
+        ttft=_time(serving.ttft_s),
+        wait=_time(serving.queue_s),
+        tpot=_time(serving.tpot_s),
+        itl=_time(serving.itl_longest_s),
+    )
+    lines = [Text(rate), Text(latency, style=KEY), Text(running), *lines]
+    if serving.preempts:
+        lines.append(Text(words("serving.preempts"), style=BAD))
+    return section(heading(words("serving")), *lines)
+
+
+def _time(value: float | None) -> str:
+    return "" if value is None else format_seconds(value)
