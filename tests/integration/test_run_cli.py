@@ -75,8 +75,9 @@ def test_the_profile_puts_prediction_and_measurement_side_by_side(
     assert code == 0
     for text in ("MFU", "MBU", "attention.qkv_proj × 2", "mlp.down_proj × 2", "lm_head", "whole step"):
         assert text in out
-    assert "On one side only" not in out
-    assert "Decode takes" in out
+    assert "not predicted" not in out
+    assert "not measured" not in out
+    assert "In the way" in out
     assert "KV cache, whole pool" in out
 
 

@@ -11,23 +11,27 @@ from rooflens.runtime.engine.engine import Engine
 from rooflens.runtime.engine.request import Completion, collect
 from rooflens.runtime.engine.settings import EngineSettings
 from rooflens.runtime.profile.engine import EngineProfile, EngineProfiler
-from rooflens.runtime.profile.memory import MemoryProfiler
-from rooflens.runtime.profile.modules import ModuleProfiler
+from rooflens.runtime.profile.run import RunProfile, RunProfiler
 from rooflens.runtime.sampling import SamplingParams
 
 if TYPE_CHECKING:
+    from rooflens.hardware.device import Device
     from rooflens.runtime.backend import NativeBackend
 
 
 @dataclass(frozen=True)
 class Run:
-    """An answer and its profile; ``modules``: whether the modules were timed too."""
+    """An answer and its profile.
+
+    ``modules``: whether the modules were timed and the memory read; ``explained``: the account against a
+    device, None where there is no device to compare with.
+    """
 
     backend: NativeBackend
-    params: SamplingParams
     answers: tuple[Completion, ...]
     profile: EngineProfile
     modules: bool
+    explained: RunProfile | None
 
     @property
     def name(self) -> str:
@@ -67,7 +71,7 @@ class Run:
                 for answer in self.answers
             ],
             "decode_tokens_per_s": self.decode_tokens_per_s,
-            "profile": self.profile.to_dict(),
+            "profile": (self.explained or self.profile).to_dict(),
         }
 
 
@@ -77,28 +81,32 @@ def run_prompt(
     params: SamplingParams,
     *,
     modules: bool = False,
+    device: Device | None = None,
     settings: EngineSettings | None = None,
     on_text: Callable[[str], object] | None = None,
 ) -> Run:
     """Answer ``prompt``; ``on_text`` gets the first answer's text as it comes.
 
-    ``modules``: time every module and read the memory after each step. Ctrl-C ends the answer after the
-    step at hand: what was made and measured until then is kept. Raises as ``Engine.stream``.
+    ``modules``: time every module, read the memory after each step, and explain both against ``device``.
+    Ctrl-C ends the answer after the step at hand: what was made and measured until then is kept. Raises as
+    ``Engine.stream``, and UnsupportedError where ``device`` lacks a peak for the model's types.
     """
-    watched = ModuleProfiler(backend.model, device=backend.device) if modules else None
-    memory = MemoryProfiler(
-        weights_bytes=backend.report.held_bytes,
-        bytes_per_block=backend.cache.bytes_per_block,
-        device=backend.device,
-    )
-    profiler = EngineProfiler(modules=watched, memory=memory if modules else None)
-    # Waiting for the device between model and sampler tells their times apart.
-    engine = Engine(backend, settings or EngineSettings(synchronize=True), observers=[profiler])
+    engine = Engine(backend, settings)
+    request = engine.prepare(prompt, params)
+    watching = RunProfiler(engine, backend) if modules else None
+    plain = EngineProfiler()
+    if watching is None:
+        engine.observers.append(plain)
+    else:
+        # First uses (of kernels, of memory) are no part of what is explained.
+        watching.warm_up(prompt_tokens=len(request.prompt))
     deltas = []
-    with watched or nullcontext():
-        for delta in engine.stream(prompt, params):
+    with watching or nullcontext():
+        for delta in engine.stream(request.prompt, params):
             deltas.append(delta)
             if on_text is not None and delta.index == 0 and delta.text:
                 on_text(delta.text)
-    request_id = deltas[0].request_id
-    return Run(backend, params, tuple(collect(deltas, request_id)), profiler.profile(), modules)
+    explained = watching.result(device) if watching is not None and device is not None else None
+    profile = (plain if watching is None else watching.observer).profile()
+    answers = tuple(collect(deltas, deltas[0].request_id))
+    return Run(backend, answers, profile, modules, explained)

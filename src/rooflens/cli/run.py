@@ -113,7 +113,7 @@ def run(
         raise InputError("a device to predict for has no meaning without --profile", next="add --profile")
     backend = open_backend(options)
     tokens = _tokens(backend, text, system=system, chat=chat, random_tokens=prompt_tokens)
-    result = _run(backend, tokens, params, profile=profile, quiet=as_json)
+    result = _run(backend, tokens, params, profile=profile, device=device, quiet=as_json)
     if out is not None:
         _write(result, Path(out))
         click.echo(say("wrote", path=out), err=True)
@@ -123,7 +123,7 @@ def run(
         from rooflens.report.tables.layout import console, show
         from rooflens.report.tables.run import run_report
 
-        show(run_report(result, say, device=device), on=console())
+        show(run_report(result, say), on=console())
     return CANCELLED if result.cancelled else 0
 
 
@@ -240,7 +240,13 @@ def _predicting(
 
 
 def _run(
-    backend: NativeBackend, tokens: list[int], params: SamplingParams, *, profile: bool, quiet: bool
+    backend: NativeBackend,
+    tokens: list[int],
+    params: SamplingParams,
+    *,
+    profile: bool,
+    device: Device | None,
+    quiet: bool,
 ) -> Run:
     from rooflens.bench.run import run_prompt
 
@@ -249,7 +255,9 @@ def _run(
         sys.stdout.flush()
 
     shows = backend.tokenizer is not None and not quiet
-    result = run_prompt(backend, tokens, params, modules=profile, on_text=write if shows else None)
+    result = run_prompt(
+        backend, tokens, params, modules=profile, device=device, on_text=write if shows else None
+    )
     if shows:
         click.echo()
     return result

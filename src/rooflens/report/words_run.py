@@ -1,4 +1,4 @@
-"""The phrases of ``rooflens run``, in English and Chinese; ``run_words`` picks the language."""
+"""The phrases of ``rooflens run``, in English and Chinese; accounts have their own."""
 
 from __future__ import annotations
 
@@ -15,36 +15,6 @@ ENGLISH: dict[str, str] = {
     "first": "first token after {s}",
     "rate": "then {rate} tok/s ({tpot} per token)",
     "noise": "Random weights: the answer is noise and is not shown.",
-    "phase": "phase",
-    "phase.prefill": "prefill",
-    "phase.decode": "decode",
-    "phases": "Phases",
-    "phases.aside": "a mean step; bound: nothing can beat it",
-    "steps": "steps",
-    "step": "step",
-    "bound": "bound",
-    "roofline": "roofline",
-    "measured": "measured",
-    "ratio": "x",
-    "share": "share",
-    "mfu": "MFU",
-    "mbu": "MBU",
-    "per_step": "tokens/step",
-    "modules": "Modules of {phase}",
-    "modules.aside": "tokens a step: {tokens}; roofline: each operator alone",
-    "modules.bare": "tokens a step: {tokens}",
-    "module": "module",
-    "outside": "outside the model",
-    "between": "between the modules",
-    "whole": "whole step",
-    "part.draft_s": "guessing",
-    "part.schedule_s": "scheduling",
-    "part.prepare_s": "laying out",
-    "part.sample_s": "sampling",
-    "part.commit_s": "bookkeeping",
-    "part.detokenise_s": "detokenising",
-    "part.gap_s": "between steps",
-    "unmatched": "On one side only: {names}.",
     "memory": "Memory",
     "memory.weights": "weights",
     "memory.kv_used": "KV cache, most in use",
@@ -54,18 +24,6 @@ ENGLISH: dict[str, str] = {
     "memory.rss": "resident set of the process",
     "no_roof": "This machine has no measured roofs, so times stand alone: `rooflens probe --quick` gives"
     " them, or --peak and --bandwidth, or --device-spec NAME.",
-    "no_peak": "{device} has no {dtype} peak, so times stand alone: `rooflens probe` measures it.",
-    "verdict": "In the way",
-    "verdict.fast": "{phase} runs at {share} of its bound: little is left to gain, and {cause} sets it.",
-    "verdict.module": "{phase} takes {ratio} x its bound ({cause}): most of the gap is in {module}, {gap} of"
-    " {whole} a step.",
-    "verdict.host": "{phase} takes {ratio} x its bound ({cause}): most of the gap is outside the model's"
-    " modules, {gap} of {whole} a step.",
-    "verdict.beats": "{phase} is faster than its bound, which nothing can be: the device's figures are too"
-    " low, or the weights come out of a cache.",
-    "cause.memory": "memory",
-    "cause.compute": "compute",
-    "cause.communication": "communication",
 }
 
 CHINESE: dict[str, str] = {
@@ -79,36 +37,6 @@ CHINESE: dict[str, str] = {
     "first": "首个 token 用时 {s}",
     "rate": "此后 {rate} tok/s（每个 token {tpot}）",
     "noise": "随机权重：回答是噪声，不显示。",
-    "phase": "阶段",
-    "phase.prefill": "预填充",
-    "phase.decode": "解码",
-    "phases": "阶段",
-    "phases.aside": "平均一步；下限：不可能更快",
-    "steps": "步数",
-    "step": "一步",
-    "bound": "下限",
-    "roofline": "屋顶线",
-    "measured": "实测",
-    "ratio": "倍",
-    "share": "占比",
-    "mfu": "MFU",
-    "mbu": "MBU",
-    "per_step": "token/步",
-    "modules": "{phase}的模块",
-    "modules.aside": "每步 {tokens} 个 token；屋顶线：每个算子单独计算",
-    "modules.bare": "每步 {tokens} 个 token",
-    "module": "模块",
-    "outside": "模型之外",
-    "between": "模块之间",
-    "whole": "整步",
-    "part.draft_s": "猜测",
-    "part.schedule_s": "调度",
-    "part.prepare_s": "准备批次",
-    "part.sample_s": "采样",
-    "part.commit_s": "记账",
-    "part.detokenise_s": "反分词",
-    "part.gap_s": "步与步之间",
-    "unmatched": "仅一侧有：{names}。",
     "memory": "内存",
     "memory.weights": "权重",
     "memory.kv_used": "KV 缓存，最大占用",
@@ -118,17 +46,6 @@ CHINESE: dict[str, str] = {
     "memory.rss": "进程常驻内存",
     "no_roof": "这台机器没有实测的屋顶，因此只列时间：可用 `rooflens probe --quick` 测得，"
     "或用 --peak 与 --bandwidth，或 --device-spec NAME 给出。",
-    "no_peak": "{device} 没有 {dtype} 峰值，因此只列时间：可用 `rooflens probe` 测得。",
-    "verdict": "瓶颈",
-    "verdict.fast": "{phase}达到下限的 {share}：余下的差距很小，由{cause}决定。",
-    "verdict.module": "{phase}用时是下限的 {ratio} 倍（{cause}）：差距主要在 {module}，"
-    "每步 {whole} 中占 {gap}。",
-    "verdict.host": "{phase}用时是下限的 {ratio} 倍（{cause}）：差距主要在模型的模块之外，"
-    "每步 {whole} 中占 {gap}。",
-    "verdict.beats": "{phase}快于下限，这不可能：设备的数据偏低，或权重来自缓存。",
-    "cause.memory": "内存",
-    "cause.compute": "计算",
-    "cause.communication": "通信",
 }
 
 
