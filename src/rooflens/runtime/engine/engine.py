@@ -282,7 +282,7 @@ class Engine:
         )
         for observer in self.observers:
             observer.on_step(record)
-        self._last_end_s = times[-1] if self.has_work else None
+        self._last_end_s = self.clock() if self.has_work else None
 
     # -- without a thread
 

@@ -30,10 +30,11 @@ class Work:
 class StepRecord:
     """One step of the engine.
 
-    Seconds, in the order in which they pass: ``gap_s`` since the step before ended (None if the engine had
-    nothing to do in between), ``draft_s`` guessing, ``schedule_s``, ``prepare_s`` laying the batch out and
-    copying blocks, ``model_s``, ``sample_s``, ``commit_s``, ``detokenise_s``. On asynchronous devices
-    ``model_s`` is true only if the engine synchronises; otherwise the wait shows in ``sample_s``.
+    Seconds, in the order in which they pass: ``gap_s`` since the step before was over and its observers told
+    (None if the engine had nothing to do in between), ``draft_s`` guessing, ``schedule_s``, ``prepare_s``
+    laying the batch out and copying blocks, ``model_s``, ``sample_s``, ``commit_s``, ``detokenise_s``. On
+    asynchronous devices ``model_s`` is true only if the engine synchronises; otherwise the wait shows in
+    ``sample_s``.
     ``drafted_tokens`` are guesses that were checked, ``accepted_tokens`` those that were right. Blocks are
     counted after the step.
     """
@@ -65,6 +66,11 @@ class StepRecord:
     def total_s(self) -> float:
         """From the first decision to the last delta, without the gap before."""
         return float(sum(getattr(self, phase) for phase in PHASES))
+
+    @property
+    def clock_s(self) -> float:
+        """What the step took of the engine's time, the gap before it included."""
+        return self.total_s + (self.gap_s or 0.0)
 
     @property
     def prefill_tokens(self) -> int:
