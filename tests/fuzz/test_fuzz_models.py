@@ -16,12 +16,16 @@ from mutations import survives
 import rooflens
 from rooflens.models.bundled import CONFIG, bundled_models
 from rooflens.models.checkpoint.ggml_types import GGML_TYPES_BY_NAME, tensor_bytes
+from rooflens.models.checkpoint.safetensors_header import DTYPE_BITS
 from rooflens.models.checkpoint.tensor import Checkpoint, CheckpointFile, TensorInfo
+from rooflens.models.families.registry import read_spec
 from rooflens.models.headers.gguf_model import gguf_model
+from rooflens.models.headers.safetensors_model import ConfigSource, safetensors_model
 from rooflens.models.json_input import read_json_object
 from rooflens.models.read import read_model
 from rooflens.models.spec import ModelSpec
-from rooflens.units import MIB
+from rooflens.models.tensors import checkpoint_tensors
+from rooflens.units import BITS_PER_BYTE, MIB
 
 Path = tuple[str | int, ...]
 
@@ -164,3 +168,63 @@ def test_mutated_gguf_metadata_is_refused_or_priced(data: st.DataObject, odd: fl
     if found is not None and not drop and odd is None:
         checkpoint = found["checkpoint"]
         assert checkpoint["model_bytes"] <= checkpoint["tensor_bytes"]
+
+
+SMALL = ["llama", "qwen3moe", "gpt-oss", "deepseek3", "mamba2", "gemma3", "granitehybrid", "phi3"]
+DTYPES = ["BF16", "F32", "F16", "F8_E4M3", "U8", "I32", "U32", "I8", "F4", "BOOL", "C64"]
+ENDINGS = [
+    ".weight_scale",
+    ".qweight",
+    ".weight_packed",
+    "_blocks",
+    ".lora_A.weight",
+    ".k_scale",
+    ".weight.absmax",
+]
+
+
+@cache
+def described(name: str) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """A small model's config, and the names and shapes of its checkpoint."""
+    fields = converted()[name]["config"]
+    return fields, dict(checkpoint_tensors(read_model(fields)))
+
+
+@given(st.data())
+def test_mutated_safetensors_are_refused_or_priced(data: st.DataObject) -> None:
+    fields, shapes = described(data.draw(st.sampled_from(SMALL)))
+    held: dict[str, tuple[str, tuple[int, ...]]] = {name: ("BF16", shape) for name, shape in shapes.items()}
+    for _ in range(data.draw(st.integers(1, 6))):
+        name = data.draw(st.sampled_from(sorted(held)))
+        dtype, shape = held.pop(name)
+        match data.draw(st.sampled_from(["drop", "type", "shape", "flat", "rename", "copy", "pack"])):
+            case "type":
+                held[name] = (data.draw(st.sampled_from(DTYPES)), shape)
+            case "shape":
+                held[name] = (
+                    dtype,
+                    tuple(side * data.draw(st.sampled_from([0, 1, 1, 2, 3])) for side in shape),
+                )
+            case "flat":
+                held[name] = (dtype, (math.prod(shape),))
+            case "rename":
+                held[name.removesuffix(".weight") + data.draw(st.sampled_from(ENDINGS))] = (dtype, shape)
+            case "copy":
+                held[name] = (dtype, shape)
+                held[f"language_model.{name}"] = (dtype, shape)
+            case "pack" if shape and shape[-1] % 8 == 0:
+                held[name] = ("U32", (*shape[:-1], shape[-1] // 8))
+    tensors, end = [], 0
+    for name, (dtype, shape) in held.items():
+        size = -(-math.prod(shape) * DTYPE_BITS[dtype] // BITS_PER_BYTE)
+        tensors.append(TensorInfo(name, dtype, shape, size, "f.safetensors", end))
+        end += size
+    files = (CheckpointFile("f.safetensors", end, 0),)
+    checkpoint = Checkpoint("safetensors", files, tuple(tensors))
+    source = ConfigSource(fields, lambda changed: read_spec(changed, name="x"))
+    found = survives(lambda: priced(safetensors_model(checkpoint, source)), peak_bytes=64 * MIB)
+    if found is not None:
+        rows = found["checkpoint"]["components"]
+        assert (
+            sum(row["bytes"] for row in rows) == checkpoint.total_bytes == found["checkpoint"]["tensor_bytes"]
+        )
