@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rooflens.analysis.engines import rules_for
 from rooflens.analysis.estimate import DECODE, DECODE_1, PREFILL, Range, Setting, estimate_s, setting_for
 from rooflens.analysis.ledger import Ledger, LedgerInput, LedgerRules
+from rooflens.analysis.measured import measured_rates
 from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.ridge import ridge_batch
 from rooflens.analysis.roofline import Roof, StepTimes, time_ops
@@ -151,6 +152,9 @@ class Plan:
                     "memory_bytes": device.memory_evidence,
                     "bandwidth_bytes_per_s": device.bandwidth_evidence,
                     "peak_flops_per_s": device.peak(self.rates.compute_dtype).evidence,
+                },
+                "measured": {
+                    rate.name: rate.to_dict() for rate in measured_rates(device, self.rates.compute_dtype)
                 },
             },
             "workload": {

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rooflens.analysis.ledger import Ledger, LedgerRow
+from rooflens.analysis.measured import BANDWIDTH, measured_rates
 from rooflens.analysis.plan import PhaseResult, Plan
 from rooflens.analysis.roofline import COMMUNICATION, COMPUTE, MEMORY
 from rooflens.report.tables.advice import advice_section
@@ -276,7 +277,20 @@ def speed_section(plan: Plan, say: Words) -> RenderableType:
     )
     known = " / ".join(say.term("evidence", how) for how in dict.fromkeys(_rate_evidence(plan)))
     line = Text(f"{rates} · {known}" if known else rates, style=QUIET)
-    return section(heading(say("speed.title")), line, Text(), table(heads, rows))
+    return section(heading(say("speed.title")), line, *_measured(plan, say), Text(), table(heads, rows))
+
+
+def _measured(plan: Plan, say: Words) -> list[Text]:
+    """What the same device was measured to reach."""
+    texts = []
+    for rate in measured_rates(plan.device, plan.rates.compute_dtype):
+        shown = format_bandwidth if rate.name == BANDWIDTH else format_flops_per_s
+        figures = dict.fromkeys((shown(rate.low), shown(rate.high)))
+        shares = dict.fromkeys((format_share(rate.low / rate.spec), format_share(rate.high / rate.spec)))
+        texts.append(f"{' – '.join(figures)} ({' – '.join(shares)})")
+    if not texts:
+        return []
+    return [Text(f"{say('evidence.measured')}: {say('list_gap').join(texts)}", style=QUIET)]
 
 
 def _rate_evidence(plan: Plan) -> list[str]:
