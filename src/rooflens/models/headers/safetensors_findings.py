@@ -36,14 +36,13 @@ def findings(
         size = format_bytes(sum(tensor.bytes for tensor in match.duplicates))
         text = f"the tied token table is stored a second time as the head, {size}, and counted as stored"
         yield finding("duplicate", text, match.duplicates)
-    wider = [holding for holding in match.holdings if _is_other_type(holding, spec)]
-    if wider:
-        types = sorted({tensor.dtype for holding in wider for tensor in holding.main})
-        tensors = [tensor for holding in wider for tensor in holding.main]
+    other = [holding for holding in match.holdings if _meant(holding, spec) is not None]
+    if other:
+        tensors = [tensor for holding in other for tensor in holding.main]
         size = format_bytes(sum(tensor.bytes for tensor in tensors))
-        text = (
-            f"{len(tensors):,} tensors ({size}) are {' and '.join(types)} where the config says {spec.dtype}"
-        )
+        types = " and ".join(sorted({tensor.dtype for tensor in tensors}))
+        meant = " and ".join(sorted({str(_meant(holding, spec)) for holding in other}))
+        text = f"{len(tensors):,} tensors ({size}) are {types} where the model is meant to have {meant}"
         yield finding("dtype", text, tensors)
     if spec.quantization is None and made.quantization is not None:
         tensors = [x for h in match.holdings for x in h.main if x.dtype not in PLAIN]
@@ -56,10 +55,11 @@ def findings(
     yield from _loaded(spec, made, match, config_bytes)
 
 
-def _is_other_type(holding: Holding, spec: ModelSpec) -> bool:
-    """Whether a tensor that is not quantised has another type than the config's."""
+def _meant(holding: Holding, spec: ModelSpec) -> str | None:
+    """The element type of a tensor that is stored in another one and not quantised, else None."""
     plain, meant = PLAIN.get(holding.main[0].dtype), holding.slots[0].dtype or spec.dtype
-    return plain is not None and plain not in (meant, "fp8", "int8") and not holding.beside
+    other = plain is not None and plain not in (meant, "fp8", "int8") and not holding.beside
+    return meant if other else None
 
 
 def _loaded(
