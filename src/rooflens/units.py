@@ -72,7 +72,9 @@ def parse_bandwidth(text: str | float, *, field: str = "bandwidth") -> float:
         return _positive(number, field, text, allowed)
     if not unit.endswith("/s"):
         raise InputError(
-            f"{field} has an unknown unit '{unit}'", value=text, allowed=allowed,
+            f"{field} has an unknown unit '{unit}'",
+            value=text,
+            allowed=allowed,
             next="end the unit with /s",
         )
     return float(parse_bytes(f"{number!r}{unit[:-2].strip()}", field=field))

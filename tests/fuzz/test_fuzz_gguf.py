@@ -71,8 +71,7 @@ def parse(raw: bytes, size: int | None = None) -> Checkpoint:
 def test_valid_files_are_read_right(model: dict[str, Any]) -> None:
     found = parse(gguf_bytes(**model))
     expected = {
-        name: (GGML_TYPES[type_id].name, tuple(reversed(dims)))
-        for name, dims, type_id, _ in model["tensors"]
+        name: (GGML_TYPES[type_id].name, tuple(reversed(dims))) for name, dims, type_id, _ in model["tensors"]
     }
     assert {tensor.name: (tensor.dtype, tensor.shape) for tensor in found.tensors} == expected
     for key, kind, wanted in model["metadata"]:

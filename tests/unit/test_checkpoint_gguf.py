@@ -58,8 +58,13 @@ def test_bits_per_weight(name: str, bits: float) -> None:
 
 @pytest.mark.parametrize(
     ("type_id", "words"),
-    [(4, "Q4_2, since removed"), (31, "Q4_0_4_4, since removed"), (43, "unknown GGML type 43"),
-     (139, r"unknown GGML type 139.*ik_llama.cpp"), (2**32 - 1, "4294967295")],
+    [
+        (4, "Q4_2, since removed"),
+        (31, "Q4_0_4_4, since removed"),
+        (43, "unknown GGML type 43"),
+        (139, r"unknown GGML type 139.*ik_llama.cpp"),
+        (2**32 - 1, "4294967295"),
+    ],
 )
 def test_unknown_types_are_refused_by_number_and_tensor(type_id: int, words: str) -> None:
     with pytest.raises(UnsupportedError, match=words) as caught:

@@ -77,8 +77,10 @@ def test_depth_limit_is_inclusive() -> None:
         (b"\n <HTML>", "web page"),
         (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', "XML"),
         (b"Entry not found", r"text file, not JSON .got Entry not found"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 4976698672\n",
-         r"Git LFS pointer for a file of 4.98 GB.*git lfs pull"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 4976698672\n",
+            r"Git LFS pointer for a file of 4.98 GB.*git lfs pull",
+        ),
     ],
 )
 def test_refused_in_one_sentence(raw: bytes, sentence: str) -> None:

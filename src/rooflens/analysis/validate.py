@@ -15,11 +15,11 @@ from rooflens.analysis.cases import Case, Kind, Term, bound_terms, groups
 from rooflens.analysis.estimate import DECODE, DECODE_1, PREFILL, SERVED_TTFT
 from rooflens.analysis.features import Array, case_roof, features_of, predict, term_step
 from rooflens.analysis.measurement import Measurement
+from rooflens.analysis.on_chip import cache_bytes
 from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.roofline import Roof, StepTimes, time_ops
 from rooflens.analysis.step import step_ops
 from rooflens.analysis.workload import communication_bytes
-from rooflens.hardware.device import Device
 from rooflens.units import KILO
 
 WIDTH_OF = {
@@ -255,12 +255,6 @@ def _bound(times: StepTimes, roof: Roof, cached: float) -> Array:
     memory_s = np.maximum(times.memory_s - cached / roof.bandwidth_bytes_per_s, 0)
     seconds: Array = np.maximum(np.maximum(times.compute_s, memory_s), times.communication_s)
     return seconds
-
-
-def cache_bytes(device: Device) -> float:
-    """The most that a device can keep on chip from one step to the next; 0 where unknown."""
-    shared = (device.smem_bytes_per_sm or 0) * (device.sm_count or 0)
-    return float((device.l2_bytes or 0) + (device.llc_bytes or 0) + shared)
 
 
 def _groups(rows: Sequence[Judged]) -> Iterator[Group]:
