@@ -246,6 +246,22 @@ def test_packed_weights_of_which_the_config_says_nothing(tmp_path: Path) -> None
     assert found(spec, "packing")[0].text.startswith("the config names no quantisation, but 16 tensors")
 
 
+def test_matrices_quantised_otherwise_than_the_config_says(tmp_path: Path) -> None:
+    tensors = quantised(awq)
+    module = "model.layers.1.mlp.down_proj"
+    tensors = {k: v for k, v in tensors.items() if not k.startswith(module)}
+    tensors[f"{module}.weight"] = ("F16", (256, 512))
+    tensors = {k: v for k, v in tensors.items() if not k.startswith("lm_head")} | awq("lm_head", 320, 256)
+    config = {**LLAMA, "torch_dtype": "float16", "quantization_config": LAYOUTS["awq"][1]}
+    spec = read_model(write(tmp_path / "m", config, tensors))
+    exact(spec, tensors)
+    texts = [finding.text for finding in found(spec, "packing")]
+    assert texts == [
+        "quantised by the config but not in the files, 1: 'model.layers.1.mlp.down_proj.weight'",
+        "quantised in the files but not by the config, 1: 'lm_head.qweight'",
+    ]
+
+
 def test_mxfp4_experts(tmp_path: Path) -> None:
     tensors: Tensors = {}
     for name, (dtype, shape) in plain(GPT_OSS).items():

@@ -35,7 +35,7 @@ def match_gguf(spec: ModelSpec, checkpoint: Checkpoint) -> Match:
     for slot in model_slots(spec):
         if not slot.owned:
             continue
-        ways = list(stored_ways(slot))
+        ways = list(stored_ways(slot, limit=len(held)))
         way = _chosen(slot, ways, held, taken)
         if way is None:
             if ways:
@@ -95,7 +95,7 @@ def _check(match: Match, checkpoint: Checkpoint) -> None:
         )
     absent = [slot for slot in match.missing if slot.kind == "matrix"]
     if absent:
-        names = [next(iter(stored_ways(slot)))[0] for slot in absent]
+        names = [next(stored_ways(slot, limit=0))[0] for slot in absent]
         hint = f"; it holds others that are not known: {some([x.name for x in match.unknown])}"
         raise InputError(
             f"{checkpoint.files[0].name} lacks {len(absent):,} matrices of its architecture: {some(names)}"

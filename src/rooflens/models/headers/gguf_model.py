@@ -98,7 +98,7 @@ def _findings(spec: ModelSpec, match: Match, checkpoint: Checkpoint) -> Iterator
             "file", f"general.file_type {number} is not known: the format is named after the tensors"
         )
     if match.missing:
-        names = [next(iter(stored_ways(slot)))[0] for slot in match.missing]
+        names = [next(stored_ways(slot, limit=0))[0] for slot in match.missing]
         yield Finding(
             "missing", f"{len(names):,} small tensors of the architecture are missing: {some(names)}",
             count=len(names), tensors=tuple(names[:3]),

@@ -154,9 +154,10 @@ _TENSORS: dict[str, tuple[str, ...]] = {
 }
 
 
-def stored_ways(slot: Slot) -> Iterator[tuple[str, ...]]:
+def stored_ways(slot: Slot, *, limit: int) -> Iterator[tuple[str, ...]]:
     """The ways in which files store a slot, in the order to try them: the tensors that it takes together.
 
+    ``limit``: how many tensors the file has; experts are not looked for one by one where they are more.
     A way that several slots share is one tensor that holds them all. Nothing for a slot that llama.cpp
     has no tensor for; raises KeyError for a path that is in no table.
     """
@@ -172,12 +173,12 @@ def stored_ways(slot: Slot) -> Iterator[tuple[str, ...]]:
     else:
         suffix = ".weight" if slot.kind == "matrix" else ".bias"
         for way in _matrix_ways(block, slot):
-            names = (f"{prefix}{name}{suffix}" for name in way)
-            yield tuple(
-                name.replace("{e}", str(expert))
-                for name in names
-                for expert in range(slot.copies if "{e}" in name else 1)
-            )
+            names = [f"{prefix}{name}{suffix}" for name in way]
+            apart = "{e}" in names[0]
+            if not apart:
+                yield tuple(names)
+            elif slot.copies <= limit:
+                yield tuple(names[0].replace("{e}", str(expert)) for expert in range(slot.copies))
 
 
 def _matrix_ways(block: str, slot: Slot) -> tuple[tuple[str, ...], ...]:

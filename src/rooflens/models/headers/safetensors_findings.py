@@ -8,13 +8,14 @@ from rooflens.models.accounting import weights_bytes
 from rooflens.models.checkpoint.tensor import TensorInfo
 from rooflens.models.file_input import some
 from rooflens.models.formats.base import dtype_bytes
+from rooflens.models.headers.expected import expected_formats
 from rooflens.models.headers.match import Holding
 from rooflens.models.headers.packing import PLAIN
 from rooflens.models.headers.safetensors_match import SafetensorsMatch
 from rooflens.models.headers.towers import tower_findings
 from rooflens.models.spec import ModelSpec
 from rooflens.models.stored import Finding, finding
-from rooflens.units import format_bytes, format_share
+from rooflens.units import BITS_PER_BYTE, format_bytes, format_share
 
 #: From this difference on between what the config makes of the weights and what the files hold, it is said.
 LOADED_GAP = 0.05
@@ -48,11 +49,34 @@ def findings(
         tensors = [x for h in match.holdings for x in h.main if x.dtype not in PLAIN]
         text = f"the config names no quantisation, but {len(tensors):,} tensors are packed"
         yield finding("packing", text, tensors)
+    yield from _quantised_otherwise(spec, match)
     if match.misfits:
         text = f"{len(match.misfits):,} packed tensors have a layout that is not known; their bytes count"
         yield finding("packing", text, [misfit.tensor for misfit in match.misfits])
     yield from tower_findings(spec, match)
     yield from _loaded(spec, made, match, config_bytes)
+
+
+def _quantised_otherwise(spec: ModelSpec, match: SafetensorsMatch) -> Iterator[Finding]:
+    """Matrices that the config quantises and the files do not, and the other way about."""
+    if spec.quantization is None:
+        return
+    formats, wide = expected_formats(spec), dtype_bytes(spec.dtype) * BITS_PER_BYTE
+    left: list[TensorInfo] = []
+    packed: list[TensorInfo] = []
+    for holding in match.holdings:
+        bits = match.bits.get(holding.slots[0].source)
+        if bits is None:
+            continue
+        meant = formats[holding.slots[0].source].bits
+        if meant < wide <= bits:
+            left += holding.main
+        elif bits < wide <= meant:
+            packed += holding.main
+    if left:
+        yield finding("packing", f"quantised by the config but not in the files, {len(left):,}", left)
+    if packed:
+        yield finding("packing", f"quantised in the files but not by the config, {len(packed):,}", packed)
 
 
 def _meant(holding: Holding, spec: ModelSpec) -> str | None:

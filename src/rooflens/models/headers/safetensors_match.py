@@ -74,7 +74,7 @@ class _Matcher:
 
     def matrix(self, slot: Slot) -> None:
         """Claim the tensors of a matrix, with the scales and zero points of all its copies."""
-        for complete, modules in matrix_ways(slot):
+        for complete, modules in matrix_ways(slot, limit=len(self.checkpoint.tensors)):
             look = self.names.complete if complete else self.names.members
             found = [look(module) for module in modules]
             mains = [main_of(members) for members in found]
@@ -147,6 +147,9 @@ class _Matcher:
 
     def vector(self, slot: Slot) -> None:
         """Claim the tensors of a bias, a norm or another tensor."""
+        if slot.copies > len(self.checkpoint.tensors) and "{" in slot.source:
+            self.match.missing.append(slot)
+            return
         names = list(_vector_names(slot))
         held = [tensor for name in names if (tensor := self.names.tensor(name)) is not None]
         if len(held) < len(names):

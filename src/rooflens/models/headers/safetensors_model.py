@@ -18,6 +18,7 @@ from rooflens.models.checkpoint.tensor import Checkpoint
 from rooflens.models.file_input import quoted
 from rooflens.models.formats.base import DTYPE_BITS, WeightFormat, plain_format
 from rooflens.models.headers.corrections import corrected, declared_dtype
+from rooflens.models.headers.expected import expected_formats
 from rooflens.models.headers.match import Holding
 from rooflens.models.headers.packing import PLAIN
 from rooflens.models.headers.retype import vector_types, with_stored_types
@@ -26,7 +27,7 @@ from rooflens.models.headers.safetensors_findings import findings
 from rooflens.models.headers.safetensors_match import Misfit, SafetensorsMatch, match_safetensors
 from rooflens.models.headers.slots import Slot
 from rooflens.models.headers.towers import with_copy, with_predictors, with_towers
-from rooflens.models.spec import ModelSpec, layer_linears
+from rooflens.models.spec import ModelSpec
 from rooflens.units import BITS_PER_BYTE
 
 #: Types that a config may name, by the storage type that prevails in a checkpoint.
@@ -122,26 +123,9 @@ def _refuse(misfits: list[Misfit]) -> InputError:
     )
 
 
-def _expected_formats(spec: ModelSpec) -> dict[str, WeightFormat]:
-    """The format that the config gives to each matrix, by module."""
-    found: dict[str, WeightFormat] = {}
-    for table in (spec.embedding, *spec.tables):
-        if table is not None:
-            found[table.source] = table.weight_format or spec.default_format
-    outside = (*spec.linears, *((spec.head,) if spec.head is not None else ()))
-    for linear in outside:
-        found.update((part.source, part.weight_format or spec.default_format) for part in linear.parts)
-    for index, layer in enumerate(spec.layers):
-        prefix = spec.layer_prefix.replace("{i}", str(index))
-        for _, linear, _ in layer_linears(layer):
-            for part in linear.parts:
-                found[prefix + part.source] = part.weight_format or spec.default_format
-    return found
-
-
 def _typed(spec: ModelSpec, match: SafetensorsMatch) -> ModelSpec:
     """The spec with the types of the files."""
-    formats = _expected_formats(spec)
+    formats = expected_formats(spec)
     vectors: list[tuple[Slot, str]] = []
     for holding in match.holdings:
         if holding.slots[0].kind == "matrix":

@@ -103,20 +103,23 @@ def main_of(members: Members) -> tuple[str, TensorInfo] | None:
     return next(((ending, endings[ending]) for ending in MAIN if ending in endings), None)
 
 
-def matrix_ways(slot: Slot) -> Iterator[tuple[bool, tuple[str, ...]]]:
+def matrix_ways(slot: Slot, *, limit: int) -> Iterator[tuple[bool, tuple[str, ...]]]:
     """(complete names?, modules) by which a matrix may be stored: its own, then experts stacked or apart.
 
-    Whoever quantises a model, or saves it anew, may take stacked experts apart or stack them.
+    Whoever quantises a model, or saves it anew, may take stacked experts apart or stack them. ``limit``: how
+    many tensors there are; experts are not looked for one by one where they are more.
     """
+    few = slot.copies <= limit
     if "{e}" in slot.source:
-        yield slot.complete, tuple(slot.source.replace("{e}", str(e)) for e in range(slot.copies))
+        if few:
+            yield slot.complete, tuple(slot.source.replace("{e}", str(e)) for e in range(slot.copies))
         stacked = _STACKED.fullmatch(slot.source)
         if stacked is not None:
             leaf = "down_proj" if stacked[2] == "down_proj" else "gate_up_proj"
             yield True, (f"{stacked[1]}.{leaf}",)
         return
     yield slot.complete, (slot.source,)
-    apart = _APART.fullmatch(slot.source) if slot.copies > 1 else None
+    apart = _APART.fullmatch(slot.source) if few and slot.copies > 1 else None
     if apart is not None:
         leaves = ("gate_proj", "up_proj") if apart[2] == "gate_up_proj" else (apart[2],)
         yield False, tuple(f"{apart[1]}.{e}.{leaf}" for leaf in leaves for e in range(slot.copies))
