@@ -7,6 +7,7 @@ python docs/generate_cli.py --check    # exit 1 if the file is out of date
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -27,11 +28,19 @@ def page() -> str:
     for name in COMMANDS:
         command = cli.get_command(context, name)
         assert command is not None
-        inner = click.Context(
-            command, info_name=name, parent=context, max_content_width=WIDTH, terminal_width=WIDTH
-        )
-        parts.append(f"## rooflens {name}\n\n```text\n{command.get_help(inner)}\n```\n")
+        parts += list(_sections(command, name, context))
     return "\n".join(line.rstrip() for line in "\n".join(parts).splitlines()) + "\n"
+
+
+def _sections(command: click.Command, name: str, parent: click.Context) -> Iterator[str]:
+    """The help of a command and of its own commands."""
+    inner = click.Context(
+        command, info_name=name, parent=parent, max_content_width=WIDTH, terminal_width=WIDTH
+    )
+    yield f"## {inner.command_path}\n\n```text\n{command.get_help(inner)}\n```\n"
+    if isinstance(command, click.Group):
+        for own in command.commands.values():
+            yield from _sections(own, str(own.name), inner)
 
 
 def main() -> None:

@@ -26,7 +26,9 @@ COMMANDS: dict[str, str] = {
     "calibrate": "Tighten the estimate by your own measured runs.",
     "probe": "Measure the real roofline of this machine.",
     "run": "Run a model here and account for the time.",
+    "bench": "Measure grids of requests on this machine.",
     "serve": "Serve a model with an OpenAI-compatible API.",
+    "doctor": "What is installed, detected and measured here.",
     "web": "The interactive page, on this machine.",
 }
 

@@ -13,12 +13,13 @@ from rooflens.cli.options import by_hand_options, output_options
 from rooflens.cli.output import print_json
 from rooflens.cli.runtime_options import (
     open_backend,
+    predicting_device,
     read_text,
     require_runtime,
     runtime_options,
     whole_option,
 )
-from rooflens.errors import InputError, RooflensError
+from rooflens.errors import InputError
 
 if TYPE_CHECKING:
     from rooflens.bench.run import Run
@@ -108,7 +109,7 @@ def run(
     device = None
     if profile:
         # A name that there is none of is refused before the model is loaded.
-        device = _predicting(device_spec, peak=peak, bandwidth=bandwidth, memory=memory)
+        device = predicting_device(device_spec, peak=peak, bandwidth=bandwidth, memory=memory)
     elif any(value is not None for value in (device_spec, peak, bandwidth, memory)):
         raise InputError("a device to predict for has no meaning without --profile", next="add --profile")
     backend = open_backend(options)
@@ -220,23 +221,6 @@ def _tokens(
             messages.insert(0, {"role": "system", "content": system})
         return tokenizer.encode_chat(messages)
     return tokenizer.encode(text)
-
-
-def _predicting(
-    name: str | None, *, peak: float | None, bandwidth: float | None, memory: float | None
-) -> Device | None:
-    """The device that predictions are for; None where this machine was never measured and none is given."""
-    from rooflens import api
-
-    if name is None and (peak is not None or bandwidth is not None):
-        return api.resolve_device(None, peak=peak, bandwidth=bandwidth, memory=memory)
-    try:
-        found = api.resolve_device(name or api.LOCAL, peak=peak, bandwidth=bandwidth, memory=memory)
-    except RooflensError:
-        if name is not None:
-            raise
-        return None
-    return None if {"peak", "bandwidth"} & set(found.missing_figures()) else found
 
 
 def _run(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rooflens.cli.options import whole_number
-from rooflens.errors import DependencyError, InputError
+from rooflens.errors import DependencyError, InputError, RooflensError
 
 if TYPE_CHECKING:
+    from rooflens.hardware import Device
     from rooflens.runtime.backend import NativeBackend
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,6 +80,23 @@ def open_backend(options: dict[str, Any]) -> NativeBackend:
         if random_weights:
             return NativeBackend.from_random(model, **settings)
         return NativeBackend(model, **settings)
+
+
+def predicting_device(
+    name: str | None, *, peak: float | None, bandwidth: float | None, memory: float | None
+) -> Device | None:
+    """The device that predictions are for; None where this machine was never measured and none is given."""
+    from rooflens import api
+
+    if name is None and (peak is not None or bandwidth is not None):
+        return api.resolve_device(None, peak=peak, bandwidth=bandwidth, memory=memory)
+    try:
+        found = api.resolve_device(name or api.LOCAL, peak=peak, bandwidth=bandwidth, memory=memory)
+    except RooflensError:
+        if name is not None:
+            raise
+        return None
+    return None if {"peak", "bandwidth"} & set(found.missing_figures()) else found
 
 
 @contextmanager

@@ -1,0 +1,98 @@
+"""The phrases of ``rooflens bench``, in English and Chinese."""
+
+from __future__ import annotations
+
+from rooflens.report.words import Words
+
+ENGLISH: dict[str, str] = {
+    "title.baseline": "Baseline of {model}",
+    "title.memory": "Memory of {model}",
+    "title.batch": "Decode of {model} over the batch",
+    "title.prefix": "Prefix cache of {model}",
+    "aside": "{size} grid, {dtype}, KV {kv_dtype}, {device}",
+    "column.requests": "requests",
+    "column.batch": "batch",
+    "column.prompt": "prompt",
+    "column.output": "output",
+    "column.shared": "shared",
+    "column.ttft_s": "TTFT",
+    "column.tpot_s": "TPOT",
+    "column.tokens_per_s": "tok/s",
+    "column.prefill_step_s": "prefill step",
+    "column.decode_step_s": "decode step",
+    "column.weights_bytes": "weights",
+    "column.kv_needed_bytes": "KV needed",
+    "column.kv_peak_bytes": "KV in blocks",
+    "column.allocated_peak_bytes": "allocated",
+    "column.rss_peak_bytes": "resident",
+    "column.bound_s": "bound",
+    "column.times_bound": "x bound",
+    "column.mfu": "MFU",
+    "column.mbu": "MBU",
+    "column.hit_share": "found",
+    "column.ttft_miss_s": "TTFT, miss",
+    "column.ttft_hit_s": "TTFT, hit",
+    "column.saving": "saved",
+    "column.times_faster": "x faster",
+    "status.skipped": "Skipped before it started: {case}: {reason}.",
+    "status.failed": "Failed: {case}: {reason}.",
+    "case": "batch {batch}, prompt {prompt}, output {output}",
+    "resumed": "{count} cases are from the interrupted run before; --fresh measures them again.",
+    "unfinished": "Interrupted: {done} of {all} cases. The same command goes on from here.",
+    "no_roof": "No measured roofs here, so there is nothing to compare with: `rooflens probe --quick` gives"
+    " them, or --peak and --bandwidth, or --device-spec NAME.",
+    "memory.steps": "The memory of every step is in -o FILE.json.",
+    "chart.measured": "measured",
+    "chart.bound": "bound",
+    "chart.batch": "batch",
+    "chart.step": "decode step (s)",
+}
+
+CHINESE: dict[str, str] = {
+    "title.baseline": "{model} 的基准",
+    "title.memory": "{model} 的内存",
+    "title.batch": "{model} 的解码随批次的变化",
+    "title.prefix": "{model} 的前缀缓存",
+    "aside": "{size} 网格，{dtype}，KV {kv_dtype}，{device}",
+    "column.requests": "请求",
+    "column.batch": "批次",
+    "column.prompt": "提示",
+    "column.output": "输出",
+    "column.shared": "共享",
+    "column.ttft_s": "TTFT",
+    "column.tpot_s": "TPOT",
+    "column.tokens_per_s": "tok/s",
+    "column.prefill_step_s": "预填充一步",
+    "column.decode_step_s": "解码一步",
+    "column.weights_bytes": "权重",
+    "column.kv_needed_bytes": "KV 所需",
+    "column.kv_peak_bytes": "KV 占块",
+    "column.allocated_peak_bytes": "已分配",
+    "column.rss_peak_bytes": "常驻",
+    "column.bound_s": "下限",
+    "column.times_bound": "倍下限",
+    "column.mfu": "MFU",
+    "column.mbu": "MBU",
+    "column.hit_share": "命中",
+    "column.ttft_miss_s": "TTFT 未命中",
+    "column.ttft_hit_s": "TTFT 命中",
+    "column.saving": "节省",
+    "column.times_faster": "快几倍",
+    "status.skipped": "开始前跳过：{case}：{reason}。",
+    "status.failed": "失败：{case}：{reason}。",
+    "case": "批次 {batch}，提示 {prompt}，输出 {output}",
+    "resumed": "{count} 个用例来自之前中断的运行；--fresh 会重新测量。",
+    "unfinished": "已中断：{all} 个用例中完成 {done} 个。再次运行同一命令会继续。",
+    "no_roof": "没有实测的屋顶，因此没有可比较的对象：可用 `rooflens probe --quick` 测得，"
+    "或用 --peak 与 --bandwidth，或 --device-spec NAME 给出。",
+    "memory.steps": "每一步的内存见 -o FILE.json。",
+    "chart.measured": "实测",
+    "chart.bound": "下限",
+    "chart.batch": "批次",
+    "chart.step": "解码一步（秒）",
+}
+
+
+def bench_words(say: Words) -> Words:
+    """The benchmarks' phrases in the language of ``say``."""
+    return Words(say.language, CHINESE if say.language == "zh" else ENGLISH)
