@@ -160,7 +160,7 @@ def _from_path(path: Path) -> ModelSpec:
     if not _exists(path):
         raise NotFoundError(f"{path} does not exist", next="check the path")
     if path.is_file():
-        if path.suffix in WEIGHT_SUFFIXES:
+        if path.suffix in WEIGHT_SUFFIXES or _begins_as_gguf(path):
             return _from_weights(path)
         return _from_config(path, None, name=_path_name(path))
     weights = _weight_files(path)
@@ -177,6 +177,15 @@ def _from_path(path: Path) -> ModelSpec:
     if (path / "params.json").is_file():
         hint = "it has its vendor's own form (params.json): convert it to the form of transformers"
     raise InputError(f"the folder {path} has no {CONFIG} and no weights", next=hint)
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    """Whether a file of another name is GGUF: ollama keeps its models so."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
 
 
 def _left_out(folder: Path, weights: list[Path]) -> tuple[str, ...] | None:
