@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rooflens.errors import InputError, NotFoundError, RooflensError
 from rooflens.models.bundled import CONFIG
-from rooflens.models.checkpoint.hub import HubRepo
 from rooflens.models.checkpoint.selection import count_models
 from rooflens.models.checkpoint.source import open_checkpoint, open_folder
 from rooflens.models.checkpoint.tensor import Checkpoint
-from rooflens.models.headers.gguf_model import gguf_model
-from rooflens.models.headers.safetensors_model import ConfigSource, safetensors_model
-from rooflens.models.hub_config import HubConfig, fetch_hub_config, repository_names
 from rooflens.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from rooflens.models.headers.safetensors_model import ConfigSource
+    from rooflens.models.hub_config import HubConfig
 
 _BY_CONFIG = f"or name its {CONFIG} to go by that alone"
 
@@ -41,13 +42,18 @@ def read_checkpoint_model(
 
 def model_of(checkpoint: Checkpoint, *, name: str, config: ConfigSource | None) -> ModelSpec:
     """The model of an opened checkpoint. Raises InputError for safetensors without a config."""
+    # Each format's readers are imported when it is there: the other's would cost the most.
     if checkpoint.format == "gguf":
+        from rooflens.models.headers.gguf_model import gguf_model
+
         return gguf_model(checkpoint, name=name)
     if config is None:
         raise InputError(
             f"{checkpoint.files[0].name} has no {CONFIG} beside it to say what model it is",
             next=f"put the model's {CONFIG} into the same folder",
         )
+    from rooflens.models.headers.safetensors_model import safetensors_model
+
     return safetensors_model(checkpoint, config)
 
 
@@ -70,6 +76,9 @@ def read_hub_model(
     ``file`` as in `read_checkpoint_model`. Weights that cannot be read leave the config alone to count, which
     a note says; without a config they are an error. Raises NotFoundError and InputError with the next step.
     """
+    from rooflens.models.checkpoint.hub import HubRepo
+    from rooflens.models.hub_config import fetch_hub_config, repository_names
+
     repo = HubRepo(repo_id, revision=revision)
     names = repository_names(repo)
     name = f"{repo_id}:{file}" if file else repo_id

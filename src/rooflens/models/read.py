@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,8 +206,7 @@ def _left_out(folder: Path, weights: list[Path]) -> tuple[str, ...] | None:
 def _from_weights(path: Path) -> ModelSpec:
     """A model described by its weight files, and by the config beside them."""
     folder = path if path.is_dir() else path.parent
-    read = sorted(file for file in folder.iterdir() if file.suffix in (*WEIGHT_SUFFIXES, ".json"))
-    key = ("weights", str(path), *(_stamp(file) for file in read if file.is_file()))
+    key = ("weights", str(path), _stamp(path if path.is_file() else None), *_stamps(folder))
     spec = _CACHE.get(key)
     if spec is None:
         from rooflens.models.checkpoint_model import read_checkpoint_model
@@ -218,6 +218,17 @@ def _from_weights(path: Path) -> ModelSpec:
         spec = read_checkpoint_model(path, name=name, config=source)
         _CACHE[key] = spec
     return spec
+
+
+def _stamps(folder: Path) -> list[tuple[str, int, int]]:
+    """Names, times and sizes of all that a model may be read from; nothing of what may not be looked at."""
+    found = []
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.name.endswith((*WEIGHT_SUFFIXES, ".json")):
+                status = entry.stat()
+                found.append((entry.name, status.st_mtime_ns, status.st_size))
+    return sorted(found)
 
 
 def _config_source(config: Path, quant: Path | None, *, name: str) -> ConfigSource:
