@@ -95,6 +95,8 @@ def test_a_repository_of_safetensors(hub: RangeHub, tmp_path: Path) -> None:
         f"{REPO}@{COMMIT}:Q8_0",
         f"{REPO}:Q8_0@{COMMIT}",
         f"{REPO}/tiny-Q8_0.gguf@{COMMIT}",
+        f"https://huggingface.co/{REPO}/blob/main/tiny-Q8_0.gguf",
+        f"https://huggingface.co/{REPO}/resolve/{COMMIT}/tiny-Q8_0.gguf?download=true",
     ],
 )
 def test_a_gguf_file_of_several(hub: RangeHub, name: str) -> None:

@@ -24,7 +24,8 @@ WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?")
 _HUB_PAGE = re.compile(
-    r"https?://(?:www\.)?huggingface\.co/([^/\s]+/[^/\s]+?)(?:/(?:tree|blob)/([^/\s]+)\S*)?/?"
+    r"https?://(?:www\.)?huggingface\.co/([^/\s]+/[^/\s]+?)"
+    r"(?:/(?:tree|blob|resolve)/([^/\s]+)(?:/(\S+?\.gguf)(?:\?\S*)?|\S*))?/?"
 )
 # Similar names are searched for by what is before this: the search takes time.
 _LONGEST_NAME = 200
@@ -59,6 +60,7 @@ def read_model(source: Source) -> ModelSpec:
     page = _HUB_PAGE.fullmatch(text.strip())
     if page is not None:  # the address of a model's page, as copied from a browser
         text = page[1] if page[2] in (None, "main") else f"{page[1]}@{page[2]}"
+        text += f"/{page[3]}" if page[3] else ""
     if not text.strip():
         raise InputError("the model has no name", allowed="a bundled name, a path, or OWNER/NAME on the Hub")
     path = Path(text).expanduser()
