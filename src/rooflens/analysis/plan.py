@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from rooflens.analysis.engines import rules_for
 from rooflens.analysis.estimate import DECODE, DECODE_1, PREFILL, Range, Setting, estimate_s, setting_for
 from rooflens.analysis.ledger import Ledger, LedgerInput, LedgerRules
 from rooflens.analysis.measured import measured_rates
+from rooflens.analysis.on_chip import cache_bandwidth, on_chip_note, stays_on_chip
 from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.ridge import ridge_batch
 from rooflens.analysis.roofline import Roof, StepTimes, time_ops
@@ -220,6 +221,7 @@ def plan_spec(
     given = ledger_input(spec, device, workload)
     rules = rules or rules_for(workload.engine)
     ledger = rules(given)
+    notes = (*spec.notes, *rates.notes, *ledger.notes, *on_chip_note(device, decode.times))
     return Plan(
         spec=spec,
         inspection=inspection,
@@ -233,7 +235,9 @@ def plan_spec(
         remedies=()
         if ledger.fits is not False or not remedies
         else _remedies(given, rules, device, workload),
-        notes=tuple(dict.fromkeys((*spec.notes, *rates.notes, *ledger.notes))),
+        notes=tuple(
+            dict.fromkeys((*spec.notes, *rates.notes, *ledger.notes, *on_chip_note(device, decode.times)))
+        ),
     )
 
 
@@ -291,6 +295,9 @@ def _phase(
     sent = communication_bytes(spec, layout, tokens=step.tokens)
     least = communication_bytes(spec, layout, tokens=step.tokens, least=True)
     per_stage = [time_ops(ops, rates.roof, communication_bytes=least) for ops in stage_ops]
+    if step.phase is Phase.DECODE and stays_on_chip(device, per_stage):
+        on_chip = replace(rates.roof, bandwidth_bytes_per_s=cache_bandwidth(device))
+        per_stage = [time_ops(ops, on_chip, communication_bytes=least) for ops in stage_ops]
     slowest = max(per_stage, key=lambda times: float(times.bound_s))
     bound_s = float(slowest.bound_s)
     tokens = step.tokens
