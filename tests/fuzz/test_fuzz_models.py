@@ -64,7 +64,7 @@ def places(node: Any, path: Path = ()) -> list[Path]:
 def put(node: Any, path: Path, value: Any) -> None:
     for key in path[:-1]:
         node = node[key]
-    node[path[-1]] = value
+    node[path[-1]] = copy.deepcopy(value)  # the choices are shared: a later change must not reach into them
 
 
 def taken(node: Any, path: Path) -> None:
