@@ -1,0 +1,120 @@
+// The planner tab: the form on the left, the answer on the right.
+
+import { ask, askCsv, afterPause, latest, Refusal } from "./api.js";
+import { adviceCard, boundsCard, commandCard, errorBox, memoryCard, notesCard, operatorsCard, rooflineCard, splitCard, sweepCard, verdictCard } from "./cards.js";
+import { segments } from "./controls.js";
+import { h, show } from "./dom.js";
+import { save } from "./export.js";
+import { plannerForm } from "./form.js";
+import { formulaPopover } from "./popover.js";
+import { command, planBody, state, sweepValues } from "./state.js";
+import { threeDigits } from "./units.js";
+
+const ADVICE_PAUSE_MS = 250;
+
+/** The tab's content; `changed()` is told of every change of the case. */
+export function planner({ catalogue, say, changed }) {
+  let view = null;
+  let seen = "";
+  const form = plannerForm({ catalogue, say, change });
+  const error = errorBox(say);
+  const axis = segments({
+    label: say("page.sweep"), name: "axis", options: [["batch", say("axis.batch")], ["context", say("axis.context")]],
+    onChange: (value) => change({ axis: value }),
+  });
+  const verdict = verdictCard(say);
+  const operators = operatorsCard(say, () => quietly(() => ask("operators", planBody())));
+  const advice = adviceCard(say);
+  const take = commandCard(say, {
+    saveJson: async () => save("rooflens-plan.json", JSON.stringify(await ask("plan", planBody()), null, 2), "application/json"),
+    saveCsv: async () => save("rooflens-plan.csv", await askCsv("plan", planBody()), "text/csv"),
+  });
+  const cards = [verdict, rooflineCard(say, "rooflens-roofline"), memoryCard(say), splitCard(say), sweepCard(say, axis.node), boundsCard(say), notesCard(say)];
+  const [, roofline, memory, split, sweep, bounds, notes] = cards;
+  const results = h("div", { class: "results", ariaLive: "off" }, error.node, verdict.node, roofline.node, h("div", { class: "pair" }, memory.node, h("div", { class: "stack" }, split.node, notes.node)), sweep.node, bounds.node, advice.node, operators.node, take.node);
+  // On a narrow screen the answer is below the form: its gist stays in sight while a slider moves.
+  const glance = h("button", { type: "button", class: "glance", hidden: true, on: { click: () => verdict.node.scrollIntoView({ behavior: "smooth" }) } });
+  const node = h("div", { class: "planner" }, form.node, results, glance);
+  const popover = formulaPopover(() => ({ plan: view?.plan, say }), () => operators.open());
+
+  function change(part) {
+    performance.mark("rooflens:change");
+    Object.assign(state, part);
+    form.set();
+    axis.set(state.axis);
+    changed();
+    refresh();
+  }
+
+  function body() {
+    const context = state.context ?? state.prompt + state.output;
+    const others = state.hand ? state.devices : state.devices.slice(1);
+    return { ...planBody(), compare_devices: others.slice(0, 3), sweep_axis: state.axis, sweep_values: sweepValues(state.axis, context), lang: say.language };
+  }
+
+  const refresh = latest(async () => {
+    const asked = performance.now();
+    try {
+      if (state.source === "config" && !state.config.trim()) throw new Refusal({ what: say("page.no_config"), value: null, allowed: null, next: say("page.no_config.next") });
+      const next = body();
+      const question = JSON.stringify(next);
+      view = question === seen && view ? view : await ask("view", next);
+      seen = question;
+      error.set(null);
+      draw();
+    } catch (problem) {
+      if (!(problem instanceof Refusal)) throw problem;
+      seen = "";
+      error.set(problem.error);
+      results.classList.add(view ? "out-of-date" : "empty");
+    }
+    performance.measure("rooflens:answer", { start: asked });
+  });
+
+  function draw() {
+    results.classList.remove("out-of-date", "empty");
+    const name = `${view.plan.model.name}${say("plan.title.on", { device: deviceName() })}`;
+    for (const one of cards) one.update(view, name);
+    take.update(command(), state.source === "config" ? say("page.command.config") : "");
+    form.told(view);
+    popover.refresh();
+    gist();
+    advice.stale();
+    askForAdvice();
+  }
+
+  function gist() {
+    const { memory: { fits }, decode } = view.plan;
+    glance.hidden = false;
+    glance.className = `glance ${fits === false ? "no" : fits ? "yes" : "unknown"}`;
+    const mark = fits === false ? "✕" : fits ? "✓" : "?";
+    show(glance, h("span", { class: "verdict-mark", "aria-hidden": "true" }, mark), h("span", {}, view.sentences.verdict.split(/[;:：]|\. /)[0]), h("strong", {}, `${threeDigits(decode.tokens_per_s_per_sequence)} tok/s`), h("span", {}, say(`limited.${decode.limited_by}`)));
+  }
+
+  function deviceName() {
+    const { device } = view.plan;
+    const own = device.name === "by hand" ? say("device.by_hand") : device.name;
+    return device.count > 1 ? `${device.count} × ${own}` : own;
+  }
+
+  const askForAdvice = afterPause(latest(async () => {
+    const document = await quietly(() => ask("advice", { ...planBody(), lang: say.language }));
+    if (document) advice.update(document);
+    operators.refresh();
+  }), ADVICE_PAUSE_MS);
+
+  new ResizeObserver(() => { if (view && node.offsetParent) for (const one of [roofline, memory, split, sweep]) one.update(view); }).observe(results);
+  form.set();
+  axis.set(state.axis);
+  return { node, refresh, form, close: () => document.getElementById("formula")?.remove() };
+}
+
+/** The answer, or null where there is none: the view has said why already. */
+async function quietly(work) {
+  try {
+    return await work();
+  } catch (problem) {
+    if (problem instanceof Refusal) return null;
+    throw problem;
+  }
+}
