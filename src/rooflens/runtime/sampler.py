@@ -76,21 +76,27 @@ def _draw(logits: Tensor, states: Sequence[SamplerState]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
 
     uniform = column([state.uniform() for state in states])
+    temperature = column([p.temperature for p in params])
     # Divided after the largest is taken off: a temperature near zero then cannot overflow.
-    scaled = (logits - logits.amax(dim=-1, keepdim=True)).double() / column([p.temperature for p in params])
+    shifted = logits - logits.amax(dim=-1, keepdim=True)
     vocabulary = logits.shape[1]
     top_k = [min(p.top_k or vocabulary, vocabulary) for p in params]
     top_p = column([p.top_p for p in params])
     if all(p.top_p == 1.0 for p in params) and min(top_k) == vocabulary:
-        return _invert(_above_min_p(torch.softmax(scaled, dim=-1), params), uniform)
-    total = torch.logsumexp(scaled, dim=-1, keepdim=True)
+        probabilities = torch.softmax(shifted.double() / temperature, dim=-1)
+        return _invert(_above_min_p(probabilities, params), uniform)
+    # The whole vocabulary in fp32, the few candidates in fp64: passes over 150,000 scores cost milliseconds.
+    narrow = temperature.float().clamp_min(torch.finfo(torch.float32).tiny)
+    total = torch.logsumexp(shifted / narrow, dim=-1, keepdim=True).double()
     width = min(max([k for k in top_k if k < vocabulary], default=0), vocabulary)
     width = max(width, min(_CANDIDATES, vocabulary))
-    best, ids = torch.topk(scaled, width, dim=-1)
+    best, ids = torch.topk(shifted, width, dim=-1)
+    best = best.double() / temperature
     mass = torch.exp(best - total).sum(dim=-1, keepdim=True)
     limits = torch.tensor(top_k, device=logits.device)[:, None]
     if bool(((mass < top_p) & (limits > width)).any()):
-        best, ids = torch.sort(scaled, dim=-1, descending=True)
+        best, ids = torch.sort(shifted, dim=-1, descending=True)
+        best = best.double() / temperature
     rank = torch.arange(best.shape[1], device=logits.device)
     # Rows limited by top-k renormalise over their k; the others over the whole vocabulary.
     kept = best.masked_fill(rank >= limits, float("-inf"))
