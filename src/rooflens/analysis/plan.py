@@ -221,7 +221,6 @@ def plan_spec(
     given = ledger_input(spec, device, workload)
     rules = rules or rules_for(workload.engine)
     ledger = rules(given)
-    notes = (*spec.notes, *rates.notes, *ledger.notes, *on_chip_note(device, decode.times))
     return Plan(
         spec=spec,
         inspection=inspection,
