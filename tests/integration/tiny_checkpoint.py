@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+import pytest
 
-from rooflens.models.families.registry import read_spec
-from rooflens.models.tensors import checkpoint_tensors
+torch = pytest.importorskip("torch")  # whoever imports this is skipped without the runtime
+pytest.importorskip("tokenizers")
+
+from safetensors.torch import save_file  # noqa: E402
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
+
+from rooflens.models.families.registry import read_spec  # noqa: E402
+from rooflens.models.tensors import checkpoint_tensors  # noqa: E402
 
 END, TURN = "<|endoftext|>", "<|im_end|>"
 TEMPLATE = (
