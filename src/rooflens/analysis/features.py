@@ -22,7 +22,7 @@ from rooflens.analysis.kernels import (
 from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.roofline import Roof
 from rooflens.analysis.step import Phase, Step, decode_step, step_ops
-from rooflens.analysis.workload import all_reduces, communication_bytes, device_rates
+from rooflens.analysis.workload import collectives, communication_bytes, device_rates
 from rooflens.errors import UnsupportedError
 
 Array = np.ndarray[Any, Any]
@@ -131,9 +131,9 @@ def features_of(cases: Sequence[Case]) -> Features:
                 ),
                 "sequences": full(step.sequences),
                 "launches": full(launches),
-                "reduces": full(all_reduces(first.spec, first.layout)),
+                "reduces": full(collectives(first.spec, first.layout)),
                 "sent_s": full(sent / link if link else 0 * sent),
-                "devices": full(first.layout.tp),
+                "devices": full(max(first.layout.tp, first.layout.ep)),
             }
         )
         offset += count

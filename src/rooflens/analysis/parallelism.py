@@ -175,7 +175,7 @@ def _cut_dense(mlp: DenseMlp, tp: int) -> DenseMlp:
     )
 
 
-def _cut_mlp(mlp: Mlp | None, tp: int, ep: int) -> Mlp | None:
+def _cut_mlp(mlp: Mlp | None, tp: int, ep: int, dp: int) -> Mlp | None:
     if mlp is None:
         return None
     if isinstance(mlp, DenseMlp):
@@ -189,9 +189,22 @@ def _cut_mlp(mlp: Mlp | None, tp: int, ep: int) -> Mlp | None:
             value=ep,
             allowed=f"a divisor of {mlp.experts}",
         )
-    # A rank holds experts / ep whole experts; a token's visits spread evenly over the ranks, so the
-    # least a rank reads is one of top_k's share, and its mean work is top_k / ep visits a token.
-    return replace(mlp, experts=mlp.experts // ep, top_k=max(1, -(-mlp.top_k // ep)), shared=shared)
+    ways = tp * dp // ep
+    if mlp.expert.intermediate_size % ways:
+        raise InputError(
+            f"the experts' {mlp.expert.intermediate_size} features are not divisible by tp x dp / ep = {ways}",
+            value=ways,
+            allowed=f"a divisor of {mlp.expert.intermediate_size}",
+        )
+    # A rank holds experts / ep experts, each cut over the tp x dp / ep ranks that share them. The tokens of
+    # all dp replicas visit them: top_k x dp / ep visits for every token of the rank's own replica.
+    return replace(
+        mlp,
+        experts=mlp.experts // ep,
+        top_k=min(mlp.experts // ep, max(1, -(-mlp.top_k * dp // ep))),
+        expert=_cut_dense(mlp.expert, ways),
+        shared=shared,
+    )
 
 
 def stage_layers(layers: int, pp: int) -> tuple[range, ...]:
@@ -222,7 +235,7 @@ def rank_specs(spec: ModelSpec, layout: Layout) -> tuple[ModelSpec, ...]:
     if spec.free_form is not None:
         return (_cut_free_form(spec, tp * pp),) * pp
     check_divisible(spec, tp=tp)
-    cut = {group.layer: _cut_layer(group.layer, tp, ep) for group in spec.groups}
+    cut = {group.layer: _cut_layer(group.layer, layout) for group in spec.groups}
     layers = [cut[layer] for layer in spec.layers]
     embedding = replace(spec.embedding, rows=-(-spec.embedding.rows // tp)) if spec.embedding else None
     head = _cut(spec.head, tp) if spec.head else None
@@ -247,12 +260,13 @@ def rank_specs(spec: ModelSpec, layout: Layout) -> tuple[ModelSpec, ...]:
     return tuple(stages)
 
 
-def _cut_layer(layer: Layer, tp: int, ep: int) -> Layer:
+def _cut_layer(layer: Layer, layout: Layout) -> Layer:
+    tp, ep, dp = layout.tp, layout.ep, layout.dp
     return replace(
         layer,
         mixers=tuple(_cut_mixer(mixer, tp) for mixer in layer.mixers),
-        mlp=_cut_mlp(layer.mlp, tp, ep),
-        extra_mlp=_cut_mlp(layer.extra_mlp, tp, ep),
+        mlp=_cut_mlp(layer.mlp, tp, ep, dp),
+        extra_mlp=_cut_mlp(layer.extra_mlp, tp, ep, dp),
         linears=tuple(_cut(linear, tp) for linear in layer.linears),
     )
 

@@ -18,7 +18,7 @@ from rooflens.analysis.step import Op, Phase, Step, decode_step, prefill_step, s
 from rooflens.analysis.workload import (
     Rates,
     Workload,
-    all_reduces,
+    collectives,
     communication_bytes,
     device_rates,
     prefill_chunk_tokens,
@@ -221,6 +221,7 @@ def plan_spec(
     given = ledger_input(spec, device, workload)
     rules = rules or rules_for(workload.engine)
     ledger = rules(given)
+    notes = (*spec.notes, *rates.notes, *ledger.notes, *on_chip_note(device, decode.times))
     return Plan(
         spec=spec,
         inspection=inspection,
@@ -234,9 +235,7 @@ def plan_spec(
         remedies=()
         if ledger.fits is not False or not remedies
         else _remedies(given, rules, device, workload),
-        notes=tuple(
-            dict.fromkeys((*spec.notes, *rates.notes, *ledger.notes, *on_chip_note(device, decode.times)))
-        ),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
@@ -313,9 +312,9 @@ def _phase(
             sequences=step.sequences,
             eager=prefilling,
             chunks=1 if chunk is None else max(1.0, tokens / chunk),
-            reduces=all_reduces(spec, layout),
+            reduces=collectives(spec, layout),
             communication_bytes=sent,
-            devices=layout.tp,
+            devices=max(layout.tp, layout.ep),
         )
         for ops in stage_ops
     )

@@ -21,7 +21,7 @@ from rooflens.analysis.numeric import Quantity, maximum, minimum
 from rooflens.analysis.parallelism import Layout, rank_specs
 from rooflens.analysis.roofline import Roof
 from rooflens.analysis.step import Step, decode_step, prefill_step, step_ops
-from rooflens.analysis.workload import all_reduces, communication_bytes
+from rooflens.analysis.workload import collectives, communication_bytes
 from rooflens.errors import InputError
 from rooflens.models.spec import ModelSpec
 
@@ -74,9 +74,9 @@ class Replica:
                 sequences=step.sequences,
                 eager=eager,
                 chunks=chunks,
-                reduces=all_reduces(self.spec, self.layout),
+                reduces=collectives(self.spec, self.layout),
                 communication_bytes=sent,
-                devices=self.layout.tp,
+                devices=max(self.layout.tp, self.layout.ep),
             )
         return total
 

@@ -14,7 +14,7 @@ from rooflens.analysis.estimate import estimate_s, setting_for
 from rooflens.analysis.parallelism import Layout, rank_specs
 from rooflens.analysis.plan import Plan, plan_spec
 from rooflens.analysis.step import Phase, Step, prefill_step, step_ops
-from rooflens.analysis.workload import Workload, all_reduces, communication_bytes
+from rooflens.analysis.workload import Workload, collectives, communication_bytes
 from rooflens.errors import InputError
 from rooflens.hardware.device import Device
 from rooflens.models.accounting import kv_sequence_bytes, weights_bytes
@@ -194,9 +194,9 @@ def step_likely_s(plan: Plan, step: Step, *, eager: bool, enqueue_s: float = 0.0
                 tokens=step.tokens,
                 sequences=step.sequences,
                 eager=eager,
-                reduces=all_reduces(plan.spec, work.layout),
+                reduces=collectives(plan.spec, work.layout),
                 communication_bytes=sent,
-                devices=work.layout.tp,
+                devices=max(work.layout.tp, work.layout.ep),
             )
         )
         for stage in rank_specs(plan.spec, work.layout)
