@@ -1,0 +1,5 @@
+"""``python -m rooflens`` is the ``rooflens`` command."""
+
+from rooflens.cli.main import main
+
+main()
