@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rooflens.errors import UnsupportedError
 from rooflens.models.gguf_metadata.keys import GgufKeys
 
 #: From an architecture's keys to the fields of a config.json that not all architectures share.
@@ -54,3 +55,15 @@ def experts(keys: GgufKeys) -> dict[str, Any]:
         "first_k_dense_replace": keys.whole("leading_dense_block_count", default=0),
         "n_shared_experts": keys.whole("expert_shared_count", default=0),
     }
+
+
+def by_kind(keys: GgufKeys, key: str, kinds: list[str]) -> dict[str, int]:
+    """A number that differs by the kind of layer only; raises UnsupportedError where it does not."""
+    values = keys.by_layer(key)
+    found: dict[str, int] = {}
+    for kind, value in zip(kinds, values, strict=True):
+        if found.setdefault(kind, value) != value:
+            raise UnsupportedError(
+                f"the GGUF key {keys.architecture}.{key} differs among layers of one kind", value=values[:8]
+            )
+    return found

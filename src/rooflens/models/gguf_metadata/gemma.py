@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflens.errors import UnsupportedError
-from rooflens.models.gguf_metadata.fields import FULL, SLIDING, Family, experts, layer_kinds, windowed
+from rooflens.models.gguf_metadata.fields import (
+    FULL,
+    SLIDING,
+    Family,
+    by_kind,
+    experts,
+    layer_kinds,
+    windowed,
+)
 from rooflens.models.gguf_metadata.keys import GgufKeys
 
 #: llama.cpp's own rule: only these sizes scale queries by hidden size over heads instead of head size.
@@ -79,11 +86,8 @@ def _gemma3n(keys: GgufKeys) -> dict[str, Any]:
 
 
 def _gemma4(keys: GgufKeys) -> dict[str, Any]:
-    kinds, kv_heads = layer_kinds(keys), keys.by_layer("attention.head_count_kv")
-    full = [kv for kind, kv in zip(kinds, kv_heads, strict=True) if kind == FULL]
-    sliding = [kv for kind, kv in zip(kinds, kv_heads, strict=True) if kind == SLIDING]
-    if len(set(full)) > 1 or len(set(sliding)) > 1:
-        raise UnsupportedError("the KV heads of layers of one kind differ", value=kv_heads[:8])
+    kinds = layer_kinds(keys)
+    kv_heads = by_kind(keys, "attention.head_count_kv", kinds)
     values, shared = keys.layers_with("attn_v.weight"), keys.whole("attention.shared_kv_layers", default=0)
     own = list(zip(kinds, values, strict=True))[: len(kinds) - shared]
     key_is_value = bool(keys.tensors) and any(kind == FULL and not held for kind, held in own)
@@ -94,8 +98,8 @@ def _gemma4(keys: GgufKeys) -> dict[str, Any]:
         **_per_layer_input(keys),
         "model_type": "gemma4_text",
         "layer_types": kinds,
-        "num_key_value_heads": sliding[0] if sliding else full[0],
-        "num_global_key_value_heads": full[0] if full else None,
+        "num_key_value_heads": kv_heads.get(SLIDING) or kv_heads.get(FULL),
+        "num_global_key_value_heads": kv_heads.get(FULL),
         "head_dim": keys.whole("attention.key_length_swa"),
         "global_head_dim": keys.whole("attention.key_length"),
         "partial_rotary_factor": None,

@@ -10,7 +10,16 @@ from typing import Any
 
 from rooflens.errors import InputError, UnsupportedError
 from rooflens.models.gguf_metadata.dense import granite_scales
-from rooflens.models.gguf_metadata.fields import FULL, O_BIAS, Q_BIAS, SLIDING, Family, experts, layer_kinds
+from rooflens.models.gguf_metadata.fields import (
+    FULL,
+    O_BIAS,
+    Q_BIAS,
+    SLIDING,
+    Family,
+    by_kind,
+    experts,
+    layer_kinds,
+)
 from rooflens.models.gguf_metadata.keys import GgufKeys
 
 _KV_HEADS = "attention.head_count_kv"
@@ -302,20 +311,16 @@ def _lfm2_moe(keys: GgufKeys) -> dict[str, Any]:
 
 def _mimo2(keys: GgufKeys) -> dict[str, Any]:
     """KV heads of windowed and of full layers apart, and values narrower than keys."""
-    kinds, kv_heads = layer_kinds(keys), keys.by_layer(_KV_HEADS)
-    by_kind = {
-        kind: {kv for own, kv in zip(kinds, kv_heads, strict=True) if own == kind} for kind in set(kinds)
-    }
-    if any(len(found) != 1 for found in by_kind.values()):
-        raise UnsupportedError("the KV heads of layers of one kind differ", value=kv_heads[:8])
-    full, sliding = by_kind.get(FULL, {0}), by_kind.get(SLIDING, {0})
+    kinds = layer_kinds(keys)
+    kv_heads = by_kind(keys, _KV_HEADS, kinds)
+    full, sliding = kv_heads.get(FULL, 0), kv_heads.get(SLIDING, 0)
     sparse = keys.layers_with("ffn_gate_inp.weight")
     return {
         **experts(keys),
         "model_type": "mimo_v2_flash",
         "layernorm_epsilon": keys.number("attention.layer_norm_rms_epsilon"),
-        "num_key_value_heads": max(full) or max(sliding),
-        "swa_num_key_value_heads": max(sliding) or max(full),
+        "num_key_value_heads": full or sliding,
+        "swa_num_key_value_heads": sliding or full,
         "v_head_dim": keys.whole("attention.value_length"),
         "hybrid_layer_pattern": [int(kind == SLIDING) for kind in kinds],
         "sliding_window": keys.whole("attention.sliding_window"),
@@ -331,6 +336,37 @@ def _mimo2(keys: GgufKeys) -> dict[str, Any]:
 def _sinks(keys: GgufKeys, kinds: list[str], kind: str) -> bool:
     held = keys.layers_with("attn_sinks.weight")
     return any(sinks and own == kind for sinks, own in zip(held, kinds, strict=True))
+
+
+def _step35(keys: GgufKeys) -> dict[str, Any]:
+    """More query heads in the windowed layers, a gate for each, experts after the first dense layers."""
+    kinds = layer_kinds(keys)
+    heads, kv_heads = by_kind(keys, "attention.head_count", kinds), by_kind(keys, _KV_HEADS, kinds)
+    size = keys.size("attention.key_length")
+    sparse = keys.layers_with("ffn_gate_inp.weight")
+    thetas = {
+        FULL: keys.number("rope.freq_base", default=10000.0),
+        SLIDING: keys.number("rope.freq_base_swa", default=10000.0),
+    }
+    return {
+        **experts(keys),
+        "model_type": "step3p5",
+        "head_dim": size,
+        "layer_types": kinds,
+        "sliding_window": keys.whole("attention.sliding_window"),
+        "num_attention_heads": heads.get(FULL, 0) or heads.get(SLIDING, 0),
+        "num_attention_groups": kv_heads.get(FULL, 0) or kv_heads.get(SLIDING, 0),
+        "attention_other_setting": {
+            "num_attention_heads": heads.get(SLIDING, 0) or heads.get(FULL, 0),
+            "num_attention_groups": kv_heads.get(SLIDING, 0) or kv_heads.get(FULL, 0),
+        },
+        "moe_layers_enum": [index for index, routed in enumerate(sparse) if routed],
+        "share_expert_dim": keys.whole("expert_shared_feed_forward_length", default=0),
+        "rope_theta": [thetas[kind] for kind in kinds],
+        # llama.cpp rotates half of a head in the full layers, whatever the file says.
+        "partial_rotary_factors": [0.5 if kind == FULL else 1.0 for kind in kinds],
+        "attention_bias": keys.holds(Q_BIAS),
+    }
 
 
 HYBRIDS: dict[str, Family] = {
@@ -351,4 +387,5 @@ HYBRIDS: dict[str, Family] = {
     "lfm2": _lfm2,
     "lfm2moe": _lfm2_moe,
     "mimo2": _mimo2,
+    "step35": _step35,
 }

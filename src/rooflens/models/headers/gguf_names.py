@@ -130,6 +130,7 @@ _TENSORS: dict[str, tuple[str, ...]] = {
     "mlp.correction_bias": _CORRECTION,
     "mlp.e_score_correction_bias": _CORRECTION,
     "mlp.expert_bias": _CORRECTION,
+    "mlp.router_bias": _CORRECTION,
     "mlp.router.scale": ("ffn_gate_inp.scale",),
     "mlp.router.per_expert_scale": ("ffn_down_exps.scale",),
     "layer_scalar": ("layer_output_scale.weight",),
