@@ -99,6 +99,9 @@ FIXED: dict[str, float] = {
     "engines.default.launch": 1.0, "links.nvlink.crowding": 0.0, "links.network.crowding": 0.0,
 }  # fmt: skip
 
+# Engines have moved on since: builds of 2024-05 tell less of those in use.
+OLD = {"xdai": 0.5}
+
 NAMES = list(PRIORS)
 CENTRES = np.log([PRIORS[name][0] for name in NAMES])
 WIDTHS = np.array([PRIORS[name][1] for name in NAMES])
@@ -124,7 +127,8 @@ def weights(cases: list[Case]) -> np.ndarray:
     sizes = Counter(groups)
     # Queued first tokens depend on how requests arrive: they inform the queue, hardly the kernels.
     queued = np.array([0.3 if case.kind is Kind.SERVED_TTFT else 1.0 for case in cases])
-    return queued * np.array([sizes[group] ** -0.4 for group in groups])
+    old = np.array([OLD.get(case.row.source_id, 1.0) for case in cases])
+    return old * queued * np.array([sizes[group] ** -0.4 for group in groups])
 
 
 def fit(features: Features, measured: np.ndarray, keep: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -226,7 +230,8 @@ def interval(cases: list[Case], held: np.ndarray, kinds: tuple[Kind, ...]) -> tu
     return round(float(min(low, -0.03)), 4), round(float(max(high, 0.03)), 4)
 
 
-COVERAGE = (0.095, 0.905)
+# A little wider than 80 % of these rows, so that a source that was not among them finds 80 %.
+COVERAGE = (0.07, 0.93)
 
 
 def accuracy(
@@ -234,8 +239,8 @@ def accuracy(
 ) -> list[str]:
     """The table of the accuracy page: one line per kind and source, predicted without that source."""
     lines = [
-        "| figure | left-out source | engine | rows | median abs. error | bias | within the interval |",
-        "|---|---|---|---|---|---|---|",
+        "| figure | left-out source | engine | rows | median abs. error | bias | within | by others |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, kinds in WIDTHS_OF.items():
         low, high = widths[name]
@@ -249,11 +254,26 @@ def accuracy(
             )
             error = np.exp(held[own]) - 1
             inside = np.mean((-held[own] >= low) & (-held[own] <= high))
+            blind = within_width_of_others(held, chosen, own, sources)
             lines.append(
                 f"| {name} | {key[0]} | {key[1]} | {own.sum()} | {np.median(np.abs(error)):.1%} |"
-                f" {np.median(error):+.1%} | {inside:.0%} |"
+                f" {np.median(error):+.1%} | {inside:.0%} | {blind} |"
             )
     return lines
+
+
+def within_width_of_others(held: np.ndarray, chosen: np.ndarray, own: np.ndarray, sources: np.ndarray) -> str:
+    """Share of rows within the interval that the errors of the other sources alone would give."""
+    hits = rows = 0
+    for source in sorted(set(sources[own])):
+        others = chosen & (sources != source)
+        if not others.any():
+            return "no other"
+        low, high = np.quantile(-held[others], COVERAGE)
+        mine = own & (sources == source)
+        hits += int(((-held[mine] >= low) & (-held[mine] <= high)).sum())
+        rows += int(mine.sum())
+    return f"{hits / rows:.0%}"
 
 
 def write_table(

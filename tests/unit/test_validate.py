@@ -36,7 +36,7 @@ def test_errors_and_coverage_are_what_the_accuracy_page_claims(published: Valida
     assert whole["TPOT, served"].median_abs_error < 0.17
     assert whole["prefill"].median_abs_error < 0.30
     for group in whole.values():
-        assert 0.75 <= group.coverage <= 0.90, group
+        assert 0.75 <= group.coverage <= 0.95, group  # fitted rows: more than of unseen ones
 
 
 def test_what_is_left_out_is_counted_by_name(published: Validation) -> None:
