@@ -192,7 +192,8 @@ def _cut_mlp(mlp: Mlp | None, tp: int, ep: int, dp: int) -> Mlp | None:
     ways = tp * dp // ep
     if mlp.expert.intermediate_size % ways:
         raise InputError(
-            f"the experts' {mlp.expert.intermediate_size} features are not divisible by tp x dp / ep = {ways}",
+            f"the experts' {mlp.expert.intermediate_size} features are not divisible by "
+            f"tp x dp / ep = {ways}",
             value=ways,
             allowed=f"a divisor of {mlp.expert.intermediate_size}",
         )
