@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "calibrate",
     "compare",
     "dense",
     "device_by_hand",
@@ -20,11 +21,25 @@ __all__ = [
     "inspect",
     "plan",
     "roofline",
+    "search",
+    "serving",
     "sweep",
+    "validate",
 ]
 
 if TYPE_CHECKING:
-    from rooflens.api import compare, dense, inspect, plan, roofline, sweep
+    from rooflens.api import (
+        calibrate,
+        compare,
+        dense,
+        inspect,
+        plan,
+        roofline,
+        search,
+        serving,
+        sweep,
+        validate,
+    )
     from rooflens.hardware import device_by_hand, devices, find_device
 
 _HARDWARE = ("device_by_hand", "devices", "find_device")

@@ -175,3 +175,16 @@ def test_what_cannot_be_asked(asked: dict[str, float]) -> None:
         api.search("llama-3.1-8b", ["l40s"], **asked)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no devices"):
         api.search("llama-3.1-8b", [], rate=1)
+
+
+def test_the_front_is_drawn(found: SearchResult) -> None:
+    pytest.importorskip("altair")
+    from rooflens.report.charts.search import search_chart
+    from rooflens.report.words import words
+
+    for dark in (False, True):
+        document = search_chart(found, words("en"), dark=dark).to_dict()
+        assert "rtx-4090" in json.dumps(document)
+    empty = api.search("llama-3.1-8b", ["l40s"], rate=5, tpot=1e-4)
+    with pytest.raises(InputError, match="nothing to draw"):
+        search_chart(empty, words("zh"))

@@ -119,7 +119,7 @@ def sweep_spec(
     step = decode_step(sequences=replica, context=contexts)
     ops = [step_ops(stage, step, kv_dtype=workload.kv_dtype) for stage in stages]
     probe = step_ops(spec, decode_step(sequences=1, context=1), kv_dtype=workload.kv_dtype)
-    rates = device_rates(spec, device, probe, strict=strict)
+    rates = device_rates(spec, device, probe, strict=strict, engine=workload.engine)
     sent = communication_bytes(spec, layout, tokens=replica, least=True)
     times = [time_ops(stage, rates.roof, communication_bytes=sent) for stage in ops]
     slowest = times[0]

@@ -29,7 +29,7 @@ from rooflens.units import parse_duration
 @whole_option("--max-devices", help="Devices at most. [8]")
 @whole_option("--max-model-len", help="Longest sequence the engine accepts. [prompt + output]")
 @click.option("--prices", metavar="LIST", help="Per device and hour: h100-sxm=2.5,l40s=0.9.")
-@output_options("json", "csv")
+@output_options("png", "svg", "pdf", "html", "json", "csv")
 def search(as_json: bool, out: str | None, lang: str | None, **options: Any) -> int:
     """Devices, layouts, formats and limits that serve a rate within latencies, the cheapest first.
 

@@ -23,6 +23,7 @@ _CHART_OF = {
     "compare": ("compare", "compare_chart"),
     "sweep": ("sweep", "sweep_chart"),
     "roofline": ("roofline", "view_chart"),
+    "search": ("search", "search_chart"),
 }
 
 

@@ -18,7 +18,7 @@ def answer_rows(document: Mapping[str, Any]) -> list[Row]:
     columns = document.get("columns")
     if isinstance(columns, Mapping):
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    for name in ("cells", "points", "devices", "local"):
+    for name in ("cells", "points", "devices", "local", "options", "errors", "tightened"):
         items = document.get(name)
         if isinstance(items, Sequence) and not isinstance(items, str):
             shared = {key: value for key, value in document.items() if key != name}
