@@ -320,7 +320,7 @@ def test_a_fault_is_told_as_one_and_never_as_500(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_answer_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module.answers, "plan_answer", lambda body, settings: time.sleep(0.5) or {})
+    monkeypatch.setattr(app_module.answers, "plan_answer", lambda body, settings: time.sleep(3) or {})
     with TestClient(create_app(WebSettings(answer_timeout_s=0.05)), base_url="http://localhost") as client:
         response = client.post("/api/plan", json=CASE)
     assert response.status_code == 408
