@@ -182,6 +182,7 @@ def plan(
     concurrency: int | None = None,
     output_cv: float = 0.0,
     shared_prefix: float = 0.0,
+    remedies: bool = True,
 ) -> Plan:
     """The memory ledger, the limits of prefill and decode and the estimate of one workload.
 
@@ -192,8 +193,9 @@ def plan(
     would run it, which ``notes`` say. ``runs`` is what ``calibrate`` saved (a path, or ``latest``): the
     estimate then moves to and narrows around the user's own runs of this device and engine. With ``rate``
     (requests a second) or ``concurrency`` (clients) the plan also says what continuous batching settles at,
-    for outputs of spread ``output_cv`` and prompts whose ``shared_prefix`` is cached. Raises
-    RooflensError for anything unusable.
+    for outputs of spread ``output_cv`` and prompts whose ``shared_prefix`` is cached. Without ``remedies``
+    it is not sought what would make a plan fit, which takes longest. Raises RooflensError for anything
+    unusable.
     """
     from rooflens.analysis.plan import plan_spec
 
@@ -219,6 +221,7 @@ def plan(
         inspection=inspection,
         strict=weights is not None,
         own_runs=_own_runs(runs),
+        remedies=remedies,
     )
     if rate is None and concurrency is None:
         return planned

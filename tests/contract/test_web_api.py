@@ -47,6 +47,14 @@ SAME: dict[str, tuple[str, dict[str, Any], list[str]]] = {
             "--engine", "vllm", "--kv-dtype", "fp8", "--tp", "2",
         ],
     ),
+    "served plan": (
+        "plan",
+        {**CASE, "engine": "vllm", "rate": 2.0, "output_cv": 0.5, "shared_prefix": 0.25},
+        [
+            "plan", QWEN, "-d", "rtx-4090", "--engine", "vllm", "--rate", "2/s", "--output-cv", "0.5",
+            "--prefix-share", "0.25",
+        ],
+    ),
     "plan that does not fit": (
         "plan",
         {"model": "meta-llama/Llama-3.1-70B-Instruct", "device": "rtx-4090"},
@@ -162,6 +170,14 @@ def test_a_view_holds_the_same_plan_and_sweep(client: TestClient) -> None:
     assert got["sentences"]["verdict"].startswith("Fits: ")
     chinese = client.post("/api/view", json={**body, "lang": "zh"}).json()
     assert chinese["sentences"]["verdict"].startswith("放得下")
+
+
+def test_what_would_make_it_fit_comes_with_the_advice(client: TestClient) -> None:
+    body = {"model": "meta-llama/Llama-3.1-70B-Instruct", "device": "rtx-4090"}
+    view = client.post("/api/view", json=body).json()
+    assert view["plan"]["memory"]["remedies"] == []
+    assert view["sentences"]["verdict"].startswith("Does not fit: ")
+    assert "would fit" in client.post("/api/advice", json=body).json()["remedy"]
 
 
 def test_advice_is_that_of_the_plan(client: TestClient) -> None:
@@ -320,7 +336,7 @@ def test_a_fault_is_told_as_one_and_never_as_500(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_answer_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module.answers, "plan_answer", lambda body, settings: time.sleep(3) or {})
+    monkeypatch.setattr(app_module.answers, "plan_answer", lambda body, settings: time.sleep(0.5) or {})
     with TestClient(create_app(WebSettings(answer_timeout_s=0.05)), base_url="http://localhost") as client:
         response = client.post("/api/plan", json=CASE)
     assert response.status_code == 408

@@ -20,6 +20,7 @@ from rooflens.web import answers
 from rooflens.web.bodies import (
     AdviceBody,
     Body,
+    CaseBody,
     CompareBody,
     ErrorAnswer,
     InspectBody,
@@ -141,7 +142,7 @@ def _add_questions(app: FastAPI, settings: WebSettings, workers: Workers) -> Non
     question("roofline", RooflineBody, answers.roofline_answer)
     question("view", ViewBody, view_answer)
     question("advice", AdviceBody, advice_answer)
-    question("operators", PlanBody, operators_answer)
+    question("operators", CaseBody, operators_answer)
 
 
 def _add_lists(app: FastAPI, settings: WebSettings, workers: Workers) -> None:

@@ -22,6 +22,7 @@ Name = Annotated[StrictStr, Field(min_length=1, max_length=400)]
 Number = Annotated[StrictFloat | StrictInt, Field(gt=0, le=_MOST_RATE)]
 Text = Annotated[StrictStr, Field(max_length=60)]
 Quantity = Number | Text
+Share = Annotated[StrictFloat | StrictInt, Field(ge=0, le=1)]
 Axis = Annotated[list[Tokens], Field(min_length=1)]
 
 
@@ -88,12 +89,23 @@ class EnginePart(Body):
     swa_full: StrictBool = False
 
 
-class PlanBody(ModelPart, DevicePart, LayoutPart, EnginePart):
-    """POST /api/plan: what ``rooflens plan`` takes."""
+class CaseBody(ModelPart, DevicePart, LayoutPart, EnginePart):
+    """POST /api/operators: the operators of one case, on one device."""
 
     weights: Name | None = Field(None, description="Weight format; default the checkpoint's.")
     batch: Count = 1
     context: Tokens | None = Field(None, description="Tokens held per sequence; default prompt + output.")
+
+
+class PlanBody(CaseBody):
+    """POST /api/plan: what ``rooflens plan`` takes."""
+
+    rate: Number | None = Field(None, description="Also the steady state at so many requests a second.")
+    concurrency: Ways | None = Field(None, description="Also the steady state with so many clients.")
+    output_cv: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1000)] = Field(
+        0.0, description="Served: spread of output lengths over their mean."
+    )
+    shared_prefix: Share = Field(0.0, description="Served: share of prompts that is cached already.")
 
 
 class InspectBody(ModelPart):
@@ -130,7 +142,7 @@ class RooflineBody(ModelPart, DevicePart, LayoutPart, EnginePart):
     dtype: Name | None = None
 
 
-class ViewBody(PlanBody):
+class ViewBody(CaseBody):
     """POST /api/view: everything that the planner page shows for one case, in one answer."""
 
     compare_devices: Annotated[list[Name], Field(max_length=3)] = Field(
@@ -141,7 +153,7 @@ class ViewBody(PlanBody):
     lang: Language = "en"
 
 
-class AdviceBody(PlanBody):
+class AdviceBody(CaseBody):
     """POST /api/advice: what would help in one case, in words."""
 
     lang: Language = "en"

@@ -10,17 +10,17 @@ from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.plan import Plan
 from rooflens.analysis.roofline import Roof, time_ops
 from rooflens.analysis.step import Op, Step, decode_step, prefill_step, step_ops
-from rooflens.web.bodies import PlanBody
+from rooflens.web.bodies import CaseBody
 from rooflens.web.settings import WebSettings
 from rooflens.web.sources import device_of, plan_settings, required_model
 
 Document = dict[str, Any]
 
 
-def operators_answer(body: PlanBody, settings: WebSettings) -> Document:
+def operators_answer(body: CaseBody, settings: WebSettings) -> Document:
     """The operators of both phases on one device (of the first pipeline stage), the costliest first."""
     model, device = required_model(body, settings), device_of(body, settings)
-    plan = api.plan(model, device, **plan_settings(body))
+    plan = api.plan(model, device, **plan_settings(body), remedies=False)
     work = plan.workload
     steps = {
         "prefill": prefill_step(sequences=work.replica_batch, prompt=work.prompt),

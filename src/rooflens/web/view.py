@@ -12,11 +12,12 @@ from rooflens.analysis.plan import Plan
 from rooflens.analysis.points import roofline_view
 from rooflens.errors import RooflensError
 from rooflens.report.tables.plan import (
+    fit,
+    remedy,
     ridge_sentence,
     room_sentence,
     speed_sentence,
     split_sentence,
-    verdict,
 )
 from rooflens.report.tables.sweep import knee_sentence
 from rooflens.report.words import Words, words
@@ -31,10 +32,10 @@ _OWN_FIELDS = ("compare_devices", "sweep_axis", "sweep_values", "lang")
 
 
 def view_answer(body: ViewBody, settings: WebSettings) -> Document:
-    """The document of one case. ``plan`` is that of /api/plan but for its advice, which is left empty."""
+    """The document of one case. ``plan`` is that of /api/plan, its advice and remedies left empty."""
     model, device = required_model(body, settings), device_of(body, settings)
     asked = plan_settings(body, without=_OWN_FIELDS)
-    plan = without_advice(api.plan(model, device, **asked))
+    plan = without_advice(api.plan(model, device, **asked, remedies=False))
     axes = {name: asked[name] for name in ("batch", "context") if name in asked}
     axes[body.sweep_axis] = body.sweep_values
     sweep = api.sweep(model, device, **(asked | axes))
@@ -61,7 +62,7 @@ def _other(name: str, model: Any, asked: Document, settings: WebSettings) -> Doc
     """A further device's roof and points, or the reason why it has none."""
     try:
         device = named_device(name, settings)
-        plan = api.plan(model, device, **asked)
+        plan = api.plan(model, device, **asked, remedies=False)
     except RooflensError as error:
         return {"name": name, "device": name, "points": [], **error.to_dict()}
     return {
@@ -75,7 +76,7 @@ def _other(name: str, model: Any, asked: Document, settings: WebSettings) -> Doc
 
 def _sentences(plan: Plan, say: Words) -> dict[str, str]:
     return {
-        "verdict": verdict(plan, say).plain,
+        "verdict": fit(plan, say).plain,
         "speed": speed_sentence(plan, say),
         "room": room_sentence(plan.ledger, say, sequence_tokens=plan.workload.context),
         "split": split_sentence(plan, say),
@@ -84,13 +85,14 @@ def _sentences(plan: Plan, say: Words) -> dict[str, str]:
 
 
 def advice_answer(body: AdviceBody, settings: WebSettings) -> Document:
-    """What would help, in the language asked for."""
+    """What would help and, where it does not fit, what would make it fit; in the language asked for."""
     model, device = required_model(body, settings), device_of(body, settings)
     plan = api.plan(model, device, **plan_settings(body, without=("lang",)))
     say = words(body.lang)
     told = advice_words(say)
     return {
         "schema": "rooflens.advice/1",
+        "remedy": remedy(plan, say) if plan.fits is False else None,
         "advice": [
             {
                 **one.to_dict(),

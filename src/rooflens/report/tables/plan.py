@@ -94,6 +94,14 @@ def workload_facts(plan: Plan, say: Words) -> list[str]:
 
 def verdict(plan: Plan, say: Words) -> Text:
     """Whether it fits, by how much, and what would make it fit."""
+    made = fit(plan, say)
+    if plan.fits is False:
+        made.append(say("sentence_gap") + remedy(plan, say), style="default not bold")
+    return made
+
+
+def fit(plan: Plan, say: Words) -> Text:
+    """Whether it fits, and by how much."""
     ledger = plan.ledger
     if ledger.capacity_bytes is None:
         return Text(say("plan.fits.unknown", total=format_bytes(ledger.total_bytes)))
@@ -109,7 +117,6 @@ def verdict(plan: Plan, say: Words) -> Text:
     made = Text(said, style=BAD)
     for reason in ledger.reasons:
         made.append(say("sentence_gap") + reason.rstrip(".") + say("full_stop"), style="not bold")
-    made.append(say("sentence_gap") + remedy(plan, say), style="default not bold")
     return made
 
 

@@ -34,10 +34,22 @@ export function asTable(say, caption) {
   return { node: details, set: (next) => { make = next; if (details.open) show(body, make()); } };
 }
 
-const widthOf = (node) => Math.max(280, Math.floor(node.clientWidth));
+// Reading a width makes the browser lay out what was just drawn: it is read once, until the page is resized.
+let widths = new WeakMap();
+
+function widthOf(node) {
+  if (!widths.has(node)) widths.set(node, Math.max(280, Math.floor(node.clientWidth)));
+  return widths.get(node);
+}
+
+/** The page was resized: widths are read anew. */
+export function forgetWidths() {
+  widths = new WeakMap();
+}
 
 export function verdictCard(say) {
   const status = h("p", { class: "verdict", role: "status" });
+  const remedy = h("span", { class: "remedy" });
   const facts = h("p", { class: "facts" });
   const speed = h("p", { class: "speed" });
   const tiles = h("div", { class: "tiles" });
@@ -57,7 +69,8 @@ export function verdictCard(say) {
       ...(layout ? [layout] : []), ...(workload.engine === "none" ? [] : [workload.engine]),
     ].join(" · ");
     status.className = `verdict ${memory.fits === false ? "no" : memory.fits ? "yes" : "unknown"}`;
-    show(status, h("span", { class: "verdict-mark", "aria-hidden": "true" }, memory.fits === false ? "✕" : memory.fits ? "✓" : "?"), h("span", {}, sentences.verdict));
+    show(status, h("span", { class: "verdict-mark", "aria-hidden": "true" }, memory.fits === false ? "✕" : memory.fits ? "✓" : "?"), h("span", {}, sentences.verdict, remedy));
+    remedy.textContent = "";
     speed.textContent = sentences.speed;
     const range = (seconds, per = 1) => say("page.likely", { low: threeDigits(per / seconds.high), high: threeDigits(per / seconds.low) });
     show(tiles,
@@ -69,7 +82,8 @@ export function verdictCard(say) {
     node.dataset.limit = decode.limited_by;
     node.dataset.device = device.id;
   }
-  return { node, update };
+  const advise = (document) => { remedy.textContent = document.remedy ? ` ${document.remedy}` : ""; };
+  return { node, update, advise };
 }
 
 function formatCount(model, say) {
@@ -279,7 +293,7 @@ export function notesCard(say) {
 }
 
 /** The command line of the case, with a button that copies it, and the whole answer as files. */
-export function commandCard(say, { saveJson, saveCsv }) {
+export function commandCard(say, { name = "command", saveJson, saveCsv }) {
   const code = h("code", { class: "command", tabIndex: 0, ariaLabel: say("page.command") });
   const copied = h("span", { class: "quiet", role: "status" });
   const copy = (text) => async () => {
@@ -288,11 +302,11 @@ export function commandCard(say, { saveJson, saveCsv }) {
     setTimeout(() => { copied.textContent = ""; }, 2000);
   };
   const hint = h("p", { class: "quiet" });
-  const node = card("command", say("page.take"), null, h("div", { class: "command-line" }, code, h("button", { type: "button", id: "copy-command", on: { click: copy(() => code.textContent) } }, say("page.copy"))), hint,
+  const node = card(name, say("page.take"), null, h("div", { class: "command-line" }, code, h("button", { type: "button", class: "copy-command", on: { click: copy(() => code.textContent) } }, say("page.copy"))), hint,
     h("div", { class: "actions" },
-      h("button", { type: "button", id: "copy-address", on: { click: copy(() => location.href) } }, say("page.copy_address")),
-      saveJson ? h("button", { type: "button", id: "save-json", on: { click: saveJson } }, say("page.save.json")) : null,
-      saveCsv ? h("button", { type: "button", id: "save-csv", on: { click: saveCsv } }, say("page.save.csv")) : null, copied));
+      h("button", { type: "button", class: "copy-address", on: { click: copy(() => location.href) } }, say("page.copy_address")),
+      saveJson ? h("button", { type: "button", class: "save-json", on: { click: saveJson } }, say("page.save.json")) : null,
+      saveCsv ? h("button", { type: "button", class: "save-csv", on: { click: saveCsv } }, say("page.save.csv")) : null, copied));
   return { node, update: (text, note = "") => { code.textContent = text; hint.textContent = note; hint.hidden = !note; } };
 }
 

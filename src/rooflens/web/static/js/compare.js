@@ -30,6 +30,7 @@ export function compare({ catalogue, say, changed }) {
   const csv = () => askCsv("compare", compareBody());
   const tools = chartTools({ chart: () => box.firstChild, name: "rooflens-compare", title: () => say("page.compare"), csv, say });
   const take = commandCard(say, {
+    name: "compare-command",
     saveJson: async () => save("rooflens-compare.json", JSON.stringify(await ask("compare", compareBody()), null, 2), "application/json"),
     saveCsv: async () => save("rooflens-compare.csv", await csv(), "text/csv"),
   });

@@ -1,7 +1,7 @@
 // The planner tab: the form on the left, the answer on the right.
 
 import { ask, askCsv, afterPause, latest, Refusal } from "./api.js";
-import { adviceCard, boundsCard, commandCard, errorBox, memoryCard, notesCard, operatorsCard, rooflineCard, splitCard, sweepCard, verdictCard } from "./cards.js";
+import { adviceCard, boundsCard, commandCard, errorBox, forgetWidths, memoryCard, notesCard, operatorsCard, rooflineCard, splitCard, sweepCard, verdictCard } from "./cards.js";
 import { segments } from "./controls.js";
 import { h, show } from "./dom.js";
 import { save } from "./export.js";
@@ -99,11 +99,17 @@ export function planner({ catalogue, say, changed }) {
 
   const askForAdvice = afterPause(latest(async () => {
     const document = await quietly(() => ask("advice", { ...planBody(), lang: say.language }));
-    if (document) advice.update(document);
+    if (document) {
+      advice.update(document);
+      verdict.advise(document);
+    }
     operators.refresh();
   }), ADVICE_PAUSE_MS);
 
-  new ResizeObserver(() => { if (view && node.offsetParent) for (const one of [roofline, memory, split, sweep]) one.update(view); }).observe(results);
+  new ResizeObserver(() => {
+    forgetWidths();
+    if (view && node.offsetParent) for (const one of [roofline, memory, split, sweep]) one.update(view);
+  }).observe(results);
   form.set();
   axis.set(state.axis);
   return { node, refresh, form, close: () => document.getElementById("formula")?.remove() };
