@@ -18,14 +18,18 @@ from rooflens.units import format_share
 
 UNEXPLAINED_LIMIT = 0.05
 """An account of a decode step whose unexplained share is above this is not finished."""
+WATCHING_LIMIT = 1.25
+"""Steps whose modules are timed and that take this many times as long as others do not stand for them."""
 
 Group = Literal["roofline", "device", "host", "rest"]
 
-#: Rows in the order of the waterfall, and which part of the step they belong to.
+#: Rows in the order of the waterfall, and which part of the step they belong to. ``forward`` stands for the
+#: device's other rows where modules were not timed.
 ROWS: dict[str, Group] = {
     "weights": "roofline",
     "kv": "roofline",
     "compute": "roofline",
+    "forward": "device",
     "attention": "device",
     "matmuls": "device",
     "small_operators": "device",
@@ -162,6 +166,11 @@ class Account:
         return self.clock_s / self.bound_s
 
     @property
+    def stands_for_others(self) -> bool:
+        """Whether equal steps that were left alone take about as long; they may be captured or compiled."""
+        return self.whole_s is None or self.clock_s <= WATCHING_LIMIT * self.whole_s
+
+    @property
     def unexplained_share(self) -> float:
         """What no row accounts for, as a share of the clock."""
         return self.share("unexplained")
@@ -291,7 +300,7 @@ def _kind(op: Op) -> str:
 def _between_modules(seconds: dict[str, float], measured: MeasuredStep, roofline_s: float) -> None:
     """What the forward pass took beyond its modules: calls into them, the timers, and framework calls."""
     if not measured.modules:
-        seconds["matmuls"] += measured.model_s - roofline_s
+        seconds["forward"] += measured.model_s - roofline_s
         return
     timed = sum(module.calls for module in measured.modules)
     seconds["profiler"] += timed * measured.timer_s
@@ -315,6 +324,9 @@ def _notes(modules: Sequence[ModuleRow], measured: MeasuredStep) -> tuple[str, .
             f"equal steps differ by {format_share(measured.spread)} (p10 to p90): other work on the machine"
             " takes part of the time"
         )
+    if measured.whole_s is not None and measured.clock_s > WATCHING_LIMIT * measured.whole_s:
+        times = measured.clock_s / measured.whole_s
+        notes.append(f"with timed modules a step takes {times:.1f} times as long as left alone")
     if not measured.modules:
         notes.append("modules were not timed: the whole forward pass is compared as one")
     return tuple(notes)

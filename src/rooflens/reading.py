@@ -39,6 +39,10 @@ _IN_THE_WAY = {
     "weights": ("reading the weights", "read them for more sequences at once, or store them in fewer bits"),
     "kv": ("reading the KV cache", "keep the cache in fewer bits, or shorten the context"),
     "compute": ("arithmetic at the device's peak", "use a type with a higher peak, or another device"),
+    "forward": (
+        "the forward pass, beyond its roofline",
+        "time its modules: profile eager steps",
+    ),
     "attention": (
         "attention, beyond the cache that it must read",
         "use a fused attention kernel over the paged cache",
@@ -113,7 +117,7 @@ def read_phases(prefill: Account | None, decode: Account | None) -> Reading | No
         )
     if prefill.mfu <= HEALTHY_PREFILL_MFU and decode.mfu < IDLE_DECODE_MFU and decode.mbu < AT_THE_ROOF:
         launch = decode.share("launch", "small_operators")
-        if launch > decode.share("matmuls", "attention"):
+        if launch > decode.share("matmuls", "attention", "forward"):
             return Reading(
                 "launch_bound",
                 f"{shown}: both are low, and launches take {format_share(launch)} of a decode step.",
@@ -141,7 +145,10 @@ class BatchPoint:
 #: What can bring the knee before the ridge: the rows that grow with it, and what it is called.
 _KNEE_CAUSES = {
     "kv_reads": (("kv", "attention"), "KV reads, which grow with batch x context"),
-    "reachable_peak": (("compute", "matmuls"), "multiplies that reach less than the data sheet's peak"),
+    "reachable_peak": (
+        ("compute", "matmuls", "forward"),
+        "multiplies that reach less than the data sheet's peak",
+    ),
     "overhead": (
         ("launch", "small_operators", "sampling", "scheduling", "detokenisation", "queues", "unexplained"),
         "overhead that each step and each sequence costs",

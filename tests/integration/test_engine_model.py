@@ -94,6 +94,30 @@ def test_512_requests_through_a_pool_for_two() -> None:
     assert outputs == ids(roomy, prompts, params)
 
 
+@pytest.mark.parametrize("length", [16, 32, 33])
+def test_a_fully_cached_prompt(length: int) -> None:
+    backend = backend_for(TINY, kv_tokens=256)
+    prompt = [(3 * i) % 128 for i in range(length)]
+    params = SamplingParams(max_tokens=12, temperature=0)
+    (expected,) = backend.generate([prompt], params)
+    records = Records()
+    engine = Engine(backend, observers=[records])
+    for _ in range(3):
+        assert ids(engine, [prompt], params) == [expected.token_ids]
+    prefills = [step.prefill_tokens for step in records.steps if step.prefill_tokens]
+    assert prefills == [length, 1, 1]
+
+
+def test_answers_to_one_prompt_equal_separate_requests() -> None:
+    backend = backend_for(TINY, kv_tokens=512)
+    prompt = list(range(21))
+    params = SamplingParams(max_tokens=10, temperature=0.9, seed=5, n=3)
+    expected = [answer.token_ids for answer in backend.generate([prompt], params)]
+    engine = Engine(backend, EngineSettings(prefix_caching=False))
+    assert ids(engine, [prompt], params) == expected
+    assert len(set(expected)) == 3
+
+
 @pytest.fixture(scope="module")
 def smollm() -> NativeBackend:
     if find_packaged("smollm2-135m-instruct") is None:

@@ -74,6 +74,9 @@ def test_the_accounts_of_both_phases(run: RunProfile) -> None:
     assert decode is not None
     assert decode.sequences == 2
     assert decode.whole_s is not None
+    assert [account.phase for account in run.whole][-1] == "decode"
+    assert run.whole[-1].modules == ()
+    assert sum(row.seconds for row in run.whole[-1].rows) == pytest.approx(run.whole[-1].clock_s)
     assert run.reading is not None
     assert len(run.readings) == 2
     json.dumps(run.to_dict(), allow_nan=False)
@@ -170,9 +173,10 @@ def test_guesses_are_counted(backend: NativeBackend) -> None:
 
 
 def test_files(run: RunProfile, tmp_path: Path) -> None:
-    write_json(run.profile, tmp_path / "profile.json")
+    write_json(run, tmp_path / "profile.json")
     document = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))
     assert document["schema"] == "rooflens.profile/1"
+    assert [account["phase"] for account in document["accounts"]] == ["prefill", "decode"]
     assert len(document["steps"]) == len(run.profile.steps)
     write_csv(run.profile, steps=tmp_path / "steps.csv", requests=tmp_path / "requests.csv")
     with (tmp_path / "steps.csv").open(encoding="utf-8", newline="") as file:

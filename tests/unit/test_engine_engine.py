@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from engine_fakes import BLOCK_TOKENS, EOS, FakeBackend, outputs  # noqa: E402
 
-from rooflens.errors import CapacityError, InputError, RooflensError  # noqa: E402
+from rooflens.errors import CapacityError, InputError, RooflensError, UnsupportedError  # noqa: E402
 from rooflens.runtime.engine.engine import Engine  # noqa: E402
 from rooflens.runtime.engine.records import RequestRecord, StepRecord  # noqa: E402
 from rooflens.runtime.engine.request import Delta  # noqa: E402
@@ -280,6 +281,13 @@ def test_bad_requests_are_refused_before_any_work() -> None:
     engine.submit("x", SamplingParams(max_tokens=1), request_id="mine")
     with pytest.raises(InputError, match="in use"):
         engine.submit("x", SamplingParams(max_tokens=1), request_id="mine")
+
+
+def test_a_model_over_several_processes_is_refused() -> None:
+    backend = FakeBackend()
+    backend.parallel = SimpleNamespace(size=2)  # type: ignore[attr-defined]
+    with pytest.raises(UnsupportedError, match="one process"):
+        Engine(backend)
 
 
 def test_one_bad_prompt_stops_none_of_the_others_from_being_tried_again() -> None:

@@ -74,6 +74,7 @@ def test_the_waterfall_by_hand() -> None:
         "detokenisation": 0.2,
         "drafting": 0.0,
         "queues": 0.7,
+        "forward": 0.0,
         # 4.9 - 3.2 of the forward pass, and 20 - 17.5 - 2.0 outside of it.
         "unexplained": 1.7 + 0.5,
     }
@@ -102,7 +103,8 @@ def test_names_on_one_side_only_are_listed() -> None:
 
 def test_a_compiled_step_is_compared_as_one() -> None:
     found = account(OPS, replace(STEP, modules=()), ROOF)
-    assert rows(found)["matmuls"] == pytest.approx(17.5 - 7.1)
+    assert rows(found)["forward"] == pytest.approx(17.5 - 7.1)
+    assert read_account(found).key == "forward"
     assert sum(rows(found).values()) == pytest.approx(20.0)
     assert found.only_predicted == ()
     assert any("compared as one" in note for note in found.notes)
@@ -114,6 +116,13 @@ def test_faster_than_the_roofline_is_said() -> None:
     assert rows(found)["matmuls"] == pytest.approx(-1.0 + 0.9)
     assert any("layers.{i}.proj" in note and "too low" in note for note in found.notes)
     assert any("50 %" in note for note in found.notes)
+
+
+def test_steps_left_alone_that_are_much_faster_are_said() -> None:
+    assert account(OPS, replace(STEP, whole_s=19.0), ROOF).stands_for_others
+    captured = account(OPS, replace(STEP, whole_s=5.0), ROOF)
+    assert not captured.stands_for_others
+    assert any("4.0 times as long" in note for note in captured.notes)
 
 
 @settings(max_examples=50, deadline=None)

@@ -179,7 +179,7 @@ class NativeBackend:
         """Run one step: fp32 logits of the rows to sample. Raises CapacityError where memory runs out."""
         with memory_guard("a step does not fit in memory"):
             # Collectives are not captured: with several ranks every step runs eagerly.
-            if self.device.type == "cuda" and self.parallel is None:
+            if self.device.type == "cuda" and self.parallel is None and not self.model.watched:
                 # The engine may bring a cache of its own: graphs belong to one.
                 if self._graphs is None or self._graphs.cache is not self.cache:
                     self._graphs = DecodeGraphs(self.model, self.cache)

@@ -23,6 +23,9 @@ class DecoderModel(nn.Module):
     that will be run (default: the model's own limit), which some rotary scalings depend on.
     """
 
+    #: Set while a profiler times the modules: a captured graph would not call them.
+    watched = False
+
     def __init__(
         self,
         spec: ModelSpec,

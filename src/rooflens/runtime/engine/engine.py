@@ -10,7 +10,7 @@ from itertools import count, pairwise
 
 import torch
 
-from rooflens.errors import InputError
+from rooflens.errors import InputError, UnsupportedError
 from rooflens.runtime.batch import Chunk, StepBatch
 from rooflens.runtime.engine.answer import Answer
 from rooflens.runtime.engine.backend import Backend, synchronize
@@ -41,7 +41,17 @@ class Engine:
         observers: Sequence[Observer] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``proposer`` guesses tokens, see ``speculative``. Raises InputError for unusable settings."""
+        """``proposer`` guesses tokens, see ``speculative``.
+
+        Raises InputError for unusable settings and UnsupportedError for a model cut over several processes.
+        """
+        parallel = getattr(backend, "parallel", None)
+        if parallel is not None and parallel.size > 1:
+            raise UnsupportedError(
+                "the engine runs a model in one process",
+                value=f"{parallel.size} ranks",
+                next="call NativeBackend.generate on all ranks",
+            )
         self.backend = backend
         self.settings = settings or EngineSettings()
         self.proposer = proposer

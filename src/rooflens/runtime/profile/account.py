@@ -59,8 +59,9 @@ def alike(profile: EngineProfile, phase: str) -> list[ProfiledStep]:
 def measured_step(
     steps: Sequence[ProfiledStep], overheads: Overheads, dispatches: Mapping[str, int], *, containers: int
 ) -> tuple[MeasuredStep, list[tuple[Work, ...]]]:
-    """The mean of ``steps`` whose modules were timed (of their middle half by the clock), and their work.
+    """The mean of ``steps`` (of their middle half by the clock), and the work of those in it.
 
+    Steps whose modules were timed are taken, if there are any, and the others tell what timing costs.
     ``dispatches``: framework calls by operator name; ``containers``: modules called that are not timed.
     """
     timed = [step for step in steps if step.modules is not None]
@@ -109,10 +110,21 @@ def measured_step(
 
 
 def phase_account(
-    backend: ProfiledBackend, profile: EngineProfile, phase: str, overheads: Overheads, roof: Roof
+    backend: ProfiledBackend,
+    profile: EngineProfile,
+    phase: str,
+    overheads: Overheads,
+    roof: Roof,
+    *,
+    whole: bool = False,
 ) -> Account | None:
-    """The account of a profile's steps of ``phase``; None if there were none."""
+    """The account of a profile's steps of ``phase``; None if there were none.
+
+    ``whole``: of the steps that ran as they always do, captured or compiled where the backend does that.
+    """
     steps = alike(profile, phase)
+    if whole:
+        steps = [step for step in steps if step.modules is None]
     if not steps:
         return None
     dispatches = count_step_dispatches(backend, steps[len(steps) // 2].record.work)

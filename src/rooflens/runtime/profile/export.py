@@ -6,7 +6,7 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rooflens.runtime.engine.records import PHASES, RequestRecord
 from rooflens.runtime.profile.engine import EngineProfile, ProfiledStep
@@ -15,7 +15,15 @@ from rooflens.units import MEGA
 _STEPS, _REQUESTS = 1, 2  # the trace's two processes
 
 
-def write_json(profile: EngineProfile, path: Path) -> None:
+class Document(Protocol):
+    """What has a JSON form: an ``EngineProfile``, or a ``RunProfile`` with its accounts."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        ...
+
+
+def write_json(profile: Document, path: Path) -> None:
     """The whole profile, schema ``rooflens.profile/1``."""
     path.write_text(json.dumps(profile.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 

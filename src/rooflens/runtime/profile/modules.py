@@ -81,8 +81,8 @@ class Overheads:
 class ModuleProfiler:
     """Times the leaf modules of ``model`` while it is entered, one ``ModuleTimes`` for each pass.
 
-    The modules' ``forward`` is wrapped and put back at the end; eager passes only: a compiled or captured
-    step does not call its modules.
+    The modules' ``forward`` is wrapped and put back at the end. Only eager passes call their modules: the
+    model's ``watched`` tells the backend to run one.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ModuleProfiler:
             for index, (_, module) in enumerate(self._modules):
                 module.forward = self._timed(module.forward, index)
             self.model.forward = self._whole(self.model.forward)
-            self.watching = True
+            self._set_watching(True)
 
     def rest(self) -> None:
         """Leave passes alone from now on: the model is as it was."""
@@ -124,7 +124,11 @@ class ModuleProfiler:
             for _, module in self._modules:
                 del module.forward  # the class's own shows again
             del self.model.forward
-            self.watching = False
+            self._set_watching(False)
+
+    def _set_watching(self, watching: bool) -> None:
+        self.watching = watching
+        self.model.watched = watching  # type: ignore[assignment]
 
     def take(self) -> ModuleTimes | None:
         """The last pass, once; None if there was none since."""

@@ -25,11 +25,14 @@ _PHASES = ("prefill", "decode")
 class RunProfile:
     """A profiled run: what happened, the account of each phase, and what they mean.
 
-    ``reading`` is the sentence on both phases together, or on the only one that there was.
+    ``accounts`` are of steps whose modules were timed, so they ran eagerly; ``whole`` of the steps between,
+    which ran as they always do (on CUDA captured in graphs). ``readings``: one for each phase, of ``whole``
+    where timing the modules made the step another one; ``reading`` is on both phases, or on the only one.
     """
 
     profile: EngineProfile
     accounts: tuple[Account, ...]
+    whole: tuple[Account, ...]
     readings: tuple[Reading, ...]
     reading: Reading | None
     notes: tuple[str, ...]
@@ -43,6 +46,7 @@ class RunProfile:
         plain = self.profile.to_dict()
         return plain | {
             "accounts": [found.to_dict() for found in self.accounts],
+            "whole": [found.to_dict() for found in self.whole],
             "readings": [found.to_dict() for found in self.readings],
             "reading": None if self.reading is None else self.reading.to_dict(),
             "notes": [*plain["notes"], *self.notes],
@@ -95,14 +99,24 @@ class RunProfiler:
         ops = step_ops(backend.spec, decode_step(sequences=1, context=0), kv_dtype=backend.kv_dtype)
         rates = device_rates(backend.spec, device, ops, strict=False)
         overheads = self.modules.overheads()
-        found = [phase_account(backend, profile, phase, overheads, rates.roof) for phase in _PHASES]
+        found, whole = (
+            [phase_account(backend, profile, phase, overheads, rates.roof, whole=whole) for phase in _PHASES]
+            for whole in (False, True)
+        )
         accounts = tuple(account for account in found if account is not None)
-        readings = tuple(read_account(account) for account in accounts)
-        both = read_phases(*found)
+        telling = [_telling(timed, left_alone) for timed, left_alone in zip(found, whole, strict=True)]
+        readings = tuple(read_account(account) for account in telling if account is not None)
+        both = read_phases(*telling)
         return RunProfile(
             profile=profile,
             accounts=accounts,
+            whole=tuple(account for account in whole if account is not None),
             readings=readings,
             reading=both or (readings[0] if readings else None),
             notes=rates.notes,
         )
+
+
+def _telling(timed: Account | None, whole: Account | None) -> Account | None:
+    """The one of two accounts of the same steps that says more and is true of the usual run."""
+    return whole if whole is not None and timed is not None and not timed.stands_for_others else timed
