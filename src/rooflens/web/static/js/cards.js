@@ -22,7 +22,7 @@ export function table(caption, heads, rows, numeric = true) {
   return h("table", { class: numeric ? "numbers" : "" },
     h("caption", { class: "hidden" }, caption),
     h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, rows.map((row) => h("tr", { class: row.class ?? "" }, row.map((cell, index) => (index === 0 ? h("th", { scope: "row" }, cell) : h("td", {}, cell)))))));
+    h("tbody", {}, rows.map((row) => h("tr", { class: row.class ?? "" }, row.map((cell, index) => (index === 0 ? h("th", { scope: "row" }, cell) : h("td", { "data-head": typeof heads[index] === "string" ? heads[index] : null }, cell)))))));
 }
 
 /** The data of a chart as a table that opens below it. */

@@ -175,6 +175,7 @@ function pointMark(point, roof, rank, x, y, box, say, labels) {
   const group = s("g", { class: `point ${kind} rank-${rank}` });
   if (likely) {
     group.append(
+      s("line", { x1: px, x2: px, y1: py, y2: y(likely.high), class: "to-likely" }),
       s("line", { x1: px, x2: px, y1: y(likely.high), y2: y(likely.low), class: "whisker" }),
       s("line", { x1: px - 7, x2: px + 7, y1: y(likely.mid), y2: y(likely.mid), class: "likely" }),
     );

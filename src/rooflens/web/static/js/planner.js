@@ -8,7 +8,7 @@ import { save } from "./export.js";
 import { plannerForm } from "./form.js";
 import { formulaPopover } from "./popover.js";
 import { command, planBody, state, sweepValues } from "./state.js";
-import { threeDigits } from "./units.js";
+import { formatBytes, threeDigits } from "./units.js";
 
 const ADVICE_PAUSE_MS = 250;
 
@@ -84,11 +84,13 @@ export function planner({ catalogue, say, changed }) {
   }
 
   function gist() {
-    const { memory: { fits }, decode } = view.plan;
+    const { memory, decode } = view.plan;
+    const { fits } = memory;
+    const sizes = [memory.total_bytes, ...(memory.capacity_bytes === null ? [] : [memory.capacity_bytes])].map(formatBytes).join(" / ");
     glance.hidden = false;
     glance.className = `glance ${fits === false ? "no" : fits ? "yes" : "unknown"}`;
     const mark = fits === false ? "✕" : fits ? "✓" : "?";
-    show(glance, h("span", { class: "verdict-mark", "aria-hidden": "true" }, mark), h("span", {}, view.sentences.verdict.split(/[;:：]|\. /)[0]), h("strong", {}, `${threeDigits(decode.tokens_per_s_per_sequence)} tok/s`), h("span", {}, say(`limited.${decode.limited_by}`)));
+    show(glance, h("span", { class: "verdict-mark", "aria-hidden": "true" }, mark), h("span", {}, sizes), h("strong", {}, `${threeDigits(decode.tokens_per_s_per_sequence)} tok/s`), h("span", {}, say(`limit.${decode.limited_by}`)));
   }
 
   function deviceName() {

@@ -11,7 +11,7 @@ const PAGE = {
   "page.skip": ["Skip to the answer", "跳到结果"],
   "page.language": ["Language", "语言"],
   "page.theme": ["Colours", "配色"],
-  "page.theme.auto": ["As the system", "跟随系统"],
+  "page.theme.auto": ["System", "跟随系统"],
   "page.theme.light": ["Light", "浅色"],
   "page.theme.dark": ["Dark", "深色"],
   "page.case": ["The case", "方案"],
