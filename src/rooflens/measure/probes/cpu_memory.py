@@ -66,7 +66,7 @@ def probe_cpu_memory(run: Run) -> Iterator[Measurement]:
     threads = run.target.threads or 1
     share = run.target.working_set_bytes // threads // CHUNK_BYTES * CHUNK_BYTES or CHUNK_BYTES
     with PinnedThreads(run.target.cpus, count=threads) as pool:
-        parts = pool.each(lambda _: _random_parts(share))
+        parts = pool.each(lambda _: random_parts(share))
         parameters: dict[str, int | float | str] = {
             "threads": threads,
             "bytes": share * threads,
@@ -76,7 +76,7 @@ def probe_cpu_memory(run: Run) -> Iterator[Measurement]:
         for reader in READERS:
             _check(reader, parts[0][0])
         options = {
-            name: pool.batch([_passes(reader, own) for own in parts]) for name, reader in readers.items()
+            name: pool.batch([read_passes(reader, own) for own in parts]) for name, reader in readers.items()
         }
         name, seconds = run.fastest(options)
         yield run.figure(
@@ -91,7 +91,7 @@ def probe_cpu_memory(run: Run) -> Iterator[Measurement]:
         if threads > 1:
             yield run.figure(
                 "memory.read_one_thread",
-                pool.batch([_passes(readers[name], parts[0])]),
+                pool.batch([read_passes(readers[name], parts[0])]),
                 unit="bytes_per_s",
                 amount=share,
                 method=f"{name}, {_threads(1)}",
@@ -151,7 +151,7 @@ def sweep_sizes(target: Target, *, whole: bool) -> list[int]:
     return sorted(size for level, size in inside.items() if level)
 
 
-def _random_parts(share: int) -> list[Tensor]:
+def random_parts(share: int) -> list[Tensor]:
     """Chunks of one thread's share, written by the thread that will read them.
 
     NumPy asks the kernel for huge pages for large arrays; torch's allocator does not.
@@ -163,7 +163,9 @@ def _random_parts(share: int) -> list[Tensor]:
     return [whole[start : start + chunk] for start in range(0, whole.numel(), chunk)]
 
 
-def _passes(reader: Reader, parts: Sequence[Tensor]) -> Work:
+def read_passes(reader: Reader, parts: Sequence[Tensor]) -> Work:
+    """One call reads all ``parts`` once."""
+
     def work(_: int) -> None:
         for part in parts:
             reader.read(part)
