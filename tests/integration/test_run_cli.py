@@ -259,3 +259,45 @@ def test_damaged_checkpoints_are_told_by_name(
 ) -> None:
     model = damage(write_checkpoint(tmp_path / "damaged"))
     assert message in refused(capsys, str(model), "-p", "x")
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        (("--max-tokens", "600"), ("512", "600")),
+        (("--kv-tokens", "32", "--max-tokens", "40"), ("32", "40")),
+    ],
+    ids=["context", "pool"],
+)
+def test_what_will_not_fit_is_refused_before_the_weights_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], numbers: tuple[str, str]
+) -> None:
+    model = _changed(write_checkpoint(tmp_path / "damaged"), NORM, lambda norm: norm.fill_(float("nan")))
+    message = refused(capsys, str(model), "-p", "hello", *options)
+    assert NORM not in message
+    assert all(number in message for number in numbers)
+
+
+def test_no_memory_for_a_step_ends_the_run_and_gives_memory_back(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rooflens.runtime.kernels.eager import EagerKernels
+
+    plain, calls = EagerKernels.activate, iter(range(1000))
+
+    def greedy_for_memory(self: EagerKernels, x: torch.Tensor, **options: Any) -> torch.Tensor:
+        if next(calls) == 5:
+            torch.empty(2**50)
+        return plain(self, x, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EagerKernels, "activate", greedy_for_memory)
+        code, _, err = call(capsys, tiny, "-p", "hello", "--max-tokens", "8")
+    assert code == 2
+    assert err.startswith("error: a step does not fit in memory")
+    assert err.count("\n") == 1
+    assert call(capsys, tiny, "-p", "hello", "--max-tokens", "8")[0] == 0
+
+
+def test_a_cache_beyond_memory_is_refused(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "KV cache" in refused(capsys, tiny, "-p", "hello", "--kv-tokens", str(10**12))

@@ -70,7 +70,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=[SMOLLM2, GEMMA])
 def tokenizer(request: pytest.FixtureRequest) -> tuple[str, Tokenizer]:
-    made = open_model(request.param).tokenizer()
+    made = open_model(request.param).tokenizer
     assert made is not None
     return request.param, made
 
@@ -106,14 +106,14 @@ def test_token_ids_and_text(tokenizer: tuple[str, Tokenizer], text: str) -> None
 
 
 def test_digits_are_single_tokens_under_smollms_own_rule() -> None:
-    made = open_model(SMOLLM2).tokenizer()
+    made = open_model(SMOLLM2).tokenizer
     assert made is not None
     # llama.cpp's rule "smollm" cuts at every digit; transformers' conversion leaves that out.
     assert [made.decode([token]) for token in made.encode("in 2026")] == ["in", " ", "2", "0", "2", "6"]
 
 
 def test_special_tokens_and_chat() -> None:
-    smollm, gemma = open_model(SMOLLM2).tokenizer(), open_model(GEMMA).tokenizer()
+    smollm, gemma = open_model(SMOLLM2).tokenizer, open_model(GEMMA).tokenizer
     assert smollm is not None
     assert gemma is not None
     assert (smollm.eos_ids, smollm.bos_id) == ({2}, 1)

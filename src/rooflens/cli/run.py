@@ -12,7 +12,8 @@ import click
 from rooflens.cli.options import by_hand_options, output_options
 from rooflens.cli.output import print_json
 from rooflens.cli.runtime_options import (
-    open_backend,
+    ChosenModel,
+    choose_model,
     predicting_device,
     read_text,
     require_runtime,
@@ -112,8 +113,10 @@ def run(
         device = predicting_device(device_spec, peak=peak, bandwidth=bandwidth, memory=memory)
     elif any(value is not None for value in (device_spec, peak, bandwidth, memory)):
         raise InputError("a device to predict for has no meaning without --profile", next="add --profile")
-    backend = open_backend(options)
-    tokens = _tokens(backend, text, system=system, chat=chat, random_tokens=prompt_tokens)
+    chosen = choose_model(options)
+    tokens = _tokens(chosen, text, system=system, chat=chat, random_tokens=prompt_tokens)
+    chosen.check(prompt_tokens=len(tokens), max_tokens=params.max_tokens)
+    backend = chosen.load()
     result = _run(backend, tokens, params, profile=profile, device=device, quiet=as_json)
     if out is not None:
         _write(result, Path(out))
@@ -198,7 +201,7 @@ def _refuse_mixed(
 
 
 def _tokens(
-    backend: NativeBackend,
+    chosen: ChosenModel,
     text: str | None,
     *,
     system: str | None,
@@ -209,11 +212,11 @@ def _tokens(
     if text is None:
         from rooflens.bench.prompts import random_prompt
 
-        return random_prompt(backend.spec.vocab_size, tokens=random_tokens or DEFAULT_RANDOM_PROMPT)
-    tokenizer = backend.tokenizer
+        return random_prompt(chosen.spec.vocab_size, tokens=random_tokens or DEFAULT_RANDOM_PROMPT)
+    tokenizer = chosen.tokenizer
     if tokenizer is None:
         raise InputError(
-            f"{backend.spec.name} has no tokenizer", next="save tokenizer.json beside its weights"
+            f"{chosen.spec.name} has no tokenizer", next="save tokenizer.json beside its weights"
         )
     if chat or system is not None or (chat is None and tokenizer.chat_template is not None):
         messages = [{"role": "user", "content": text}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,10 @@ from rooflens.errors import DependencyError, InputError, RooflensError
 
 if TYPE_CHECKING:
     from rooflens.hardware import Device
+    from rooflens.models.spec import ModelSpec
     from rooflens.runtime.backend import NativeBackend
+    from rooflens.runtime.open_model import OpenedModel
+    from rooflens.runtime.tokenizer import Tokenizer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,21 +69,71 @@ def require_runtime(*more: str, extra: str = "runtime") -> None:
             )
 
 
-def open_backend(options: dict[str, Any]) -> NativeBackend:
-    """Load the model that ``runtime_options`` name; takes these options out of ``options``."""
+@dataclass(frozen=True)
+class ChosenModel:
+    """What ``runtime_options`` name, described and not loaded: requests can be refused before any work.
+
+    ``opened``: the checkpoint, None for random weights in the shape of ``spec``.
+    """
+
+    spec: ModelSpec
+    opened: OpenedModel | None
+    threads: int | None
+    settings: dict[str, Any]
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The checkpoint's tokenizer; None where it has none."""
+        return None if self.opened is None else self.opened.tokenizer
+
+    def check(self, *, prompt_tokens: int, max_tokens: int) -> None:
+        """Refuse what will not fit the context or the KV cache, with both numbers. Raises CapacityError."""
+        from rooflens.analysis.engines.native import BLOCK_TOKENS
+        from rooflens.runtime.backend import resolve_context, resolve_kv_blocks
+        from rooflens.runtime.engine.step import check_fits
+
+        context = resolve_context(self.spec, self.settings["context"])
+        blocks = resolve_kv_blocks(self.settings["kv_tokens"], context=context)
+        check_fits(
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens,
+            context=context,
+            pool_tokens=blocks * BLOCK_TOKENS,
+        )
+
+    def load(self) -> NativeBackend:
+        """Read the weights. Raises a RooflensError for what cannot be loaded."""
+        import torch
+
+        from rooflens.runtime.backend import NativeBackend
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        with waiting(f"loading {self.spec.name if self.opened is None else self.opened.name}"):
+            if self.opened is None:
+                return NativeBackend.from_random(self.spec, **self.settings)
+            return NativeBackend(self.opened, **self.settings)
+
+
+def choose_model(options: dict[str, Any]) -> ChosenModel:
+    """Read the description of the model that ``runtime_options`` name; takes these out of ``options``."""
     model, random_weights = options.pop("model"), options.pop("random_weights")
     threads = options.pop("threads")
     settings = {name: options.pop(name) for name in _BACKEND_OPTIONS}
-    with waiting(f"loading {model}"):
-        import torch
+    if random_weights:
+        from rooflens.models.read import read_model
 
-        if threads is not None:
-            torch.set_num_threads(threads)
-        from rooflens.runtime.backend import NativeBackend
+        return ChosenModel(read_model(model), None, threads, settings)
+    from rooflens.runtime.open_model import open_model
 
-        if random_weights:
-            return NativeBackend.from_random(model, **settings)
-        return NativeBackend(model, **settings)
+    with waiting(f"opening {model}"):
+        opened = open_model(model)
+    return ChosenModel(opened.spec, opened, threads, settings)
+
+
+def open_backend(options: dict[str, Any]) -> NativeBackend:
+    """Load the model that ``runtime_options`` name; takes these options out of ``options``."""
+    return choose_model(options).load()
 
 
 def predicting_device(

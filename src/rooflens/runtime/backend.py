@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooflens.analysis.engines.native import BLOCK_TOKENS
 from rooflens.errors import CapacityError, InputError
 from rooflens.models.read import read_model
 from rooflens.models.spec import ModelSpec
-from rooflens.runtime.batch import BLOCK_TOKENS, StepBatch
+from rooflens.runtime.batch import StepBatch
 from rooflens.runtime.dtypes import COMPUTE_DTYPES, resolve_dtype
 from rooflens.runtime.generate import Generation, generate
 from rooflens.runtime.graphs import DecodeGraphs
@@ -22,7 +23,7 @@ from rooflens.runtime.held import held_spec
 from rooflens.runtime.kernels import kernels_for
 from rooflens.runtime.kv_cache import PagedKVCache
 from rooflens.runtime.model import DecoderModel, Qwen2Model
-from rooflens.runtime.open_model import open_model
+from rooflens.runtime.open_model import OpenedModel, open_model
 from rooflens.runtime.parallel import TensorParallel, all_ranks
 from rooflens.runtime.report import LoadReport
 from rooflens.runtime.sampling import SamplingParams
@@ -48,7 +49,7 @@ class NativeBackend:
 
     def __init__(
         self,
-        model_path: str | os.PathLike[str],
+        model_path: str | os.PathLike[str] | OpenedModel,
         device: str | None = None,
         dtype: str | None = None,
         weights: str | None = None,
@@ -59,7 +60,7 @@ class NativeBackend:
         kernels: str | None = None,
         parallel: TensorParallel | None = None,
     ) -> None:
-        """Load the checkpoint at ``model_path``: a path, an installed package's model, or a Hub id.
+        """Load a checkpoint: a path, an installed package's model, a Hub id, what ``open_model`` opened.
 
         ``dtype``: fp32, bf16, fp16 (default: as stored, where the device computes it well). ``weights``:
         int8 or int4 hold linears so. ``kv_dtype``: also int8. ``kernels``: eager, cpu, cuda.
@@ -68,10 +69,10 @@ class NativeBackend:
         """
         self.parallel = parallel
         with all_ranks(parallel, "loading the model"):
-            opened = open_model(model_path)
+            opened = model_path if isinstance(model_path, OpenedModel) else open_model(model_path)
             check_supported(opened.spec)
             check_weights_known(opened.spec)
-            report = LoadReport(str(model_path), opened.checkpoint.format, "", "")
+            report = LoadReport(opened.name, opened.checkpoint.format, "", "")
             for note in (*opened.notes, *opened.checkpoint.problems):
                 report.note(note)
             source = opened.source(report)
@@ -79,7 +80,7 @@ class NativeBackend:
                 self._load(opened.spec, source, report, device, dtype, weights, kernels, context)
             finally:
                 source.close()
-            self.tokenizer: Tokenizer | None = opened.tokenizer()
+            self.tokenizer: Tokenizer | None = opened.tokenizer
             self._open_cache(kv_dtype, kv_tokens)
         self._check_ranks(weights)
 
@@ -164,9 +165,8 @@ class NativeBackend:
             self.parallel.check_same(facts)
 
     def _open_cache(self, kv_dtype: str | None, kv_tokens: int | None) -> None:
-        tokens = min(self.context, DEFAULT_KV_TOKENS) if kv_tokens is None else kv_tokens
         self.kv_dtype = kv_dtype or self.dtype_name
-        self.cache = self.new_cache(blocks=-(-tokens // BLOCK_TOKENS))
+        self.cache = self.new_cache(blocks=resolve_kv_blocks(kv_tokens, context=self.context))
         self._graphs: DecodeGraphs | None = None
 
     def new_cache(self, *, blocks: int) -> PagedKVCache:
@@ -230,6 +230,12 @@ def resolve_context(spec: ModelSpec, asked: int | None) -> int:
     if asked < 1 or (limit is not None and asked > limit):
         raise InputError("context is not usable", value=asked, allowed=f"1 to {limit} tokens")
     return asked
+
+
+def resolve_kv_blocks(asked_tokens: int | None, *, context: int) -> int:
+    """Blocks of a cache for ``asked_tokens``; without them for one longest sequence, within reason."""
+    tokens = min(context, DEFAULT_KV_TOKENS) if asked_tokens is None else asked_tokens
+    return -(-tokens // BLOCK_TOKENS)
 
 
 @contextmanager

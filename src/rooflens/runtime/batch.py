@@ -9,10 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from rooflens.analysis.engines.native import BLOCK_TOKENS
 from rooflens.errors import InputError
-
-#: Tokens of one KV block.
-BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True)

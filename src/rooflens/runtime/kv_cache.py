@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rooflens.analysis.engines.native import BLOCK_TOKENS, INT8_SCALE_BYTES
 from rooflens.errors import CapacityError, InputError, UnsupportedError
 from rooflens.models.spec import Attention, ModelSpec
-from rooflens.runtime.batch import BLOCK_TOKENS
 from rooflens.runtime.dtypes import CACHE_DTYPES, element_bytes
 from rooflens.units import format_bytes
 
 _INT8_MAX = 127.0
-#: int8 caches keep one fp32 scale per token and head, for keys and for values.
-_SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def kv_bytes_per_token(spec: ModelSpec, dtype: str) -> int:
 def _layer_bytes_per_token(shape: KVShape, dtype: str) -> int:
     per_head = shape.head_dim * element_bytes(CACHE_DTYPES[dtype])
     if dtype == "int8":
-        per_head += _SCALE_BYTES
+        per_head += INT8_SCALE_BYTES
     return 2 * shape.kv_heads * per_head
 
 

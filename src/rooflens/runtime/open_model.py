@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -37,13 +38,15 @@ _ROPE_FACTORS = "rope_freqs.weight"
 class OpenedModel:
     """A checkpoint with its headers read and nothing loaded.
 
-    ``spec`` is the model without the types and formats of its files; ``notes`` say what was odd in them.
+    ``spec`` is the model without the types and formats of its files; ``notes`` say what was odd in them;
+    ``name`` is what the user called it.
     """
 
     path: Path
     checkpoint: Checkpoint
     spec: ModelSpec
     notes: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def directory(self) -> Path:
@@ -56,6 +59,7 @@ class OpenedModel:
             return GgufSource(self.checkpoint, self.directory, report, self.spec)
         return CheckpointSource(self.checkpoint, self.directory, report)
 
+    @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The checkpoint's tokenizer, None where it has none."""
         if self.checkpoint.format == "gguf":
@@ -75,11 +79,11 @@ def open_model(name: str | os.PathLike[str]) -> OpenedModel:
     path = locate(name)
     checkpoint = open_checkpoint(path)
     if checkpoint.format == "gguf":
-        return OpenedModel(path, checkpoint, _gguf_spec(checkpoint, path))
+        return OpenedModel(path, checkpoint, _gguf_spec(checkpoint, path), name=os.fspath(name))
     spec = read_model(path if path.is_dir() else path.parent)
     check_weights_known(spec)
     described = spec if spec.stored is None or spec.stored.described is None else spec.stored.described
-    return OpenedModel(path, checkpoint, described, spec.notes)
+    return OpenedModel(path, checkpoint, described, spec.notes, name=os.fspath(name))
 
 
 def locate(name: str | os.PathLike[str]) -> Path:

@@ -25,6 +25,7 @@ from rooflens.models.formats.kv import kv_element_bytes
 from rooflens.models.spec import Attention, ModelSpec
 from rooflens.units import GIB
 
+#: Tokens of one KV block, and the most tokens of a step: the runtime's own defaults too.
 BLOCK_TOKENS = 16
 DEFAULT_BATCHED_TOKENS = 2048
 # An int8 cache keeps one fp32 scale per token and head, for keys and for values.

@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
-from rooflens.errors import CapacityError, InputError
 from rooflens.runtime.engine.blocks import BlockPool
 from rooflens.runtime.engine.sequence import FinishReason, SequenceState, Status
-from rooflens.runtime.engine.step import Limits, Progress, ScheduledSequence, ScheduledStep
+from rooflens.runtime.engine.step import Limits, Progress, ScheduledSequence, ScheduledStep, check_fits
 
 
 class Scheduler:
@@ -44,25 +43,13 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     def check(self, *, prompt_tokens: int, max_tokens: int) -> None:
-        """Refuse what could never finish, before any work: CapacityError with both numbers."""
-        if prompt_tokens < 1:
-            raise InputError("the prompt is empty", next="give at least one token")
-        limit = self.longest
-        name = "the context" if limit == self.limits.context else "the KV cache"
-        if prompt_tokens >= limit:
-            raise CapacityError(
-                f"the prompt of {prompt_tokens:,} tokens leaves no room in {name} of {limit:,} tokens",
-                value=prompt_tokens,
-                allowed=f"at most {limit - 1:,} tokens",
-                next="shorten the prompt",
-            )
-        if prompt_tokens + max_tokens > limit:
-            raise CapacityError(
-                f"the prompt of {prompt_tokens:,} tokens and max_tokens {max_tokens:,} exceed {name} of"
-                f" {limit:,} tokens",
-                value=prompt_tokens + max_tokens,
-                allowed=f"max_tokens of at most {limit - prompt_tokens:,} for this prompt",
-            )
+        """Refuse what could never finish, before any work: see ``check_fits``."""
+        check_fits(
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens,
+            context=self.limits.context,
+            pool_tokens=self.pool.total * self.pool.block_tokens,
+        )
 
     def add(self, sequence: SequenceState) -> None:
         """Put a sequence at the end of the queue. Raises as ``check``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflens.errors import InputError
+from rooflens.errors import CapacityError, InputError
 from rooflens.runtime.engine.sequence import FinishReason, SequenceState
 
 
@@ -28,6 +28,31 @@ class Limits:
                 value=self.max_batched_tokens,
                 allowed=f"at least max_sequences, {self.max_sequences}",
             )
+
+
+def check_fits(*, prompt_tokens: int, max_tokens: int, context: int, pool_tokens: int) -> None:
+    """Refuse a request that could never finish, before any work.
+
+    ``context``: longest sequence; ``pool_tokens``: what the KV cache holds. Raises InputError for an empty
+    prompt and CapacityError, with both numbers, for one that is too long.
+    """
+    if prompt_tokens < 1:
+        raise InputError("the prompt is empty", next="give at least one token")
+    limit, name = (context, "the context") if context <= pool_tokens else (pool_tokens, "the KV cache")
+    if prompt_tokens >= limit:
+        raise CapacityError(
+            f"the prompt of {prompt_tokens:,} tokens leaves no room in {name} of {limit:,} tokens",
+            value=prompt_tokens,
+            allowed=f"at most {limit - 1:,} tokens",
+            next="shorten the prompt",
+        )
+    if prompt_tokens + max_tokens > limit:
+        raise CapacityError(
+            f"the prompt of {prompt_tokens:,} tokens and max_tokens {max_tokens:,} exceed {name} of"
+            f" {limit:,} tokens",
+            value=prompt_tokens + max_tokens,
+            allowed=f"max_tokens of at most {limit - prompt_tokens:,} for this prompt",
+        )
 
 
 @dataclass(frozen=True)
