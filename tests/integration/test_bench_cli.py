@@ -94,6 +94,21 @@ def test_a_prefix_hit_computes_less(tiny: str, capsys: pytest.CaptureFixture[str
     assert 1 - 16 / 256 <= whole["hit_share"] < 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("baseline", "time to first token"), ("memory", "KV cache in blocks"), ("prefix", "new prompt")],
+)
+def test_every_kind_has_a_chart(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, words: str
+) -> None:
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    path = tmp_path / "bench.svg"
+    code, _, _ = call(capsys, kind, tiny, "-o", str(path))
+    assert code == 0
+    assert words in path.read_text()
+
+
 @pytest.mark.parametrize("name", ["bench.json", "bench.csv", "bench.svg"])
 def test_files(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     if name.endswith("svg"):
@@ -182,7 +197,7 @@ def test_random_weights_are_benched_too(tiny: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["baseline", "-o", "x.svg"], ".json, .csv"),
+        (["baseline", "-o", "x.txt"], ".json, .csv"),
         (["batch", "--device-spec", "no-such-device"], "no-such-device"),
         (["baseline", "--size", "huge"], "huge"),
     ],

@@ -112,6 +112,21 @@ def test_files(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], na
         assert ("traceEvents" in document) == name.endswith(".trace.json")
 
 
+@pytest.mark.parametrize(("lang", "words"), [("en", "whole step"), ("zh", "整步")])
+def test_the_account_is_a_chart_too(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], lang: str, words: str
+) -> None:
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    path = tmp_path / "run.svg"
+    options = ["--max-tokens", "6", "--ignore-eos", "--profile", *RATES, "--lang", lang, "-o", str(path)]
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", tiny, "-p", "hello", *options])
+    capsys.readouterr()
+    assert not exit_.value.code
+    assert path.read_text().count(f">{words}<") == 2  # prefill and decode
+
+
 def test_random_weights_need_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = write_checkpoint(tmp_path / "shape") / "config.json"
     args = ["--random-weights", "--prompt-tokens", "20", "--max-tokens", "4", "--profile", *RATES]
@@ -137,7 +152,9 @@ def test_random_weights_need_no_checkpoint(tmp_path: Path, capsys: pytest.Captur
         (["-p", "x", "--prompt-tokens", "5"], "--random-weights only"),
         (["-p", "x", "--device-spec", "a100"], "--profile"),
         (["-p", "x", "--profile", "--device-spec", "no-such-device"], "no-such-device"),
-        (["-p", "x", "-o", "out.png"], ".trace.json"),
+        (["-p", "x", "-o", "out.txt"], ".trace.json"),
+        (["-p", "x", "-o", "out.png"], "--profile"),
+        (["-p", "x", "--profile", "-o", "out.png"], "rooflens probe"),
         (["-p", "x", "--random-weights"], "--prompt-tokens"),
         (["-p", "x", "--dtype", "fp8"], "fp8"),
         (["-p", "x", "--kv-dtype", "int3"], "int3"),

@@ -15,6 +15,8 @@ from rooflens.analysis.step import Op, decode_step, prefill_step, step_ops
 from rooflens.explain import ROWS, Account, MeasuredModule, MeasuredStep, account
 from rooflens.models.read import read_model
 from rooflens.reading import BatchPoint, read_account, read_knee, read_phases
+from rooflens.report.words import words
+from rooflens.report.words_account import CHINESE_NEXT, account_words
 
 ROOF = Roof({"bf16": 1000.0}, bandwidth_bytes_per_s=100.0)
 PROJECTION = Op("layers.{i}.proj", Cost(flops=50, weight_bytes=100), "bf16", (0, 1))
@@ -232,3 +234,10 @@ def test_a_prefill_that_samples_nothing_has_no_head() -> None:
     measured = MeasuredStep("prefill", 1, 1, 32, 0, 1.0, 0.5, modules=modules)
     found = account(ops, measured, Roof({"bf16": 900e9}, bandwidth_bytes_per_s=50e9))
     assert found.only_predicted == ("lm_head",)
+
+
+def test_every_row_can_be_said_in_both_languages() -> None:
+    for language in ("en", "zh"):
+        say = account_words(words(language))
+        assert all(say(f"row.{name}") for name in ROWS)
+    assert set(ROWS) - {"unexplained"} <= set(CHINESE_NEXT)

@@ -53,7 +53,7 @@ def bench() -> None:
 
 @bench.command()
 @_bench_options
-@output_options(*_DATA)
+@output_options(*_DATA, *_CHARTS)
 def baseline(**options: Any) -> int:
     """Requests x batch x prompt x output: TTFT, TPOT, tokens per second, time of a step by phase."""
     return _bench("baseline", options)
@@ -61,7 +61,7 @@ def baseline(**options: Any) -> int:
 
 @bench.command()
 @_bench_options
-@output_options(*_DATA)
+@output_options(*_DATA, *_CHARTS)
 def memory(**options: Any) -> int:
     """Memory by component at every step: weights, KV cache needed and held, allocator, resident set."""
     return _bench("memory", options)
@@ -78,7 +78,7 @@ def batch(**options: Any) -> int:
 
 @bench.command()
 @_bench_options
-@output_options(*_DATA)
+@output_options(*_DATA, *_CHARTS)
 def prefix(**options: Any) -> int:
     """Time to first token of prompts whose beginning is cached, against ones that are new."""
     return _bench("prefix", options)
@@ -97,7 +97,7 @@ def _bench(kind: Kind, options: dict[str, Any]) -> int:
     fresh, as_json, out = options.pop("fresh"), options.pop("as_json"), options.pop("out")
     say = words(language(options.pop("lang")))
     if out is not None:
-        _check_out(Path(out), (*_DATA, *_CHARTS) if kind == "batch" else _DATA)
+        _check_out(Path(out))
     device = None
     if kind == "batch":
         figures = {name: options.pop(name) for name in ("peak", "bandwidth", "memory")}
@@ -121,16 +121,22 @@ def _bench(kind: Kind, options: dict[str, Any]) -> int:
     return 0 if result.finished else CUT_SHORT
 
 
-def _check_out(path: Path, endings: tuple[str, ...]) -> None:
+def _check_out(path: Path) -> None:
     """Refuse a file that could not be written, before anything is measured."""
     from rooflens.measure.storage import check_writable
 
-    if path.suffix.lower().lstrip(".") not in endings:
+    endings = (*_DATA, *_CHARTS)
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in endings:
         raise InputError(
             "file ending is not one that can be written here",
             value=str(path),
             allowed=", ".join(f".{ending}" for ending in endings),
         )
+    if ending in _CHARTS:
+        from rooflens.report.charts.theme import require_altair
+
+        require_altair()
     check_writable(path)
 
 
@@ -144,9 +150,9 @@ def _write(result: Bench, path: Path, say: Any) -> None:
         lists = ("account", "per_step")
         save_rows([{k: v for k, v in point.items() if k not in lists} for point in result.points], path)
     else:
-        from rooflens.report.charts.bench import batch_chart
+        from rooflens.report.charts.bench import bench_chart
 
-        save_chart(batch_chart(result, say), path, lang=say.language)
+        save_chart(bench_chart(result, say), path, lang=say.language)
 
 
 @contextmanager

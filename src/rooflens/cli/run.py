@@ -25,12 +25,14 @@ from rooflens.errors import InputError
 if TYPE_CHECKING:
     from rooflens.bench.run import Run
     from rooflens.hardware import Device
+    from rooflens.report.words import Words
     from rooflens.runtime.backend import NativeBackend
     from rooflens.runtime.sampling import SamplingParams
 
 CANCELLED = 1
 DEFAULT_RANDOM_PROMPT = 128
 _TRACE = ".trace.json"
+_CHARTS = ("png", "svg", "pdf", "html")
 _SAMPLING = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty",
     "presence_penalty", "frequency_penalty", "stop", "ignore_eos",
@@ -66,7 +68,7 @@ def _by_hand(function: Any) -> Any:
 @click.option("--profile", is_flag=True, help="Measure every module and compare with the prediction.")
 @click.option("--device-spec", metavar="NAME", help="Device to predict for: a name or a saved probe. [local]")
 @_by_hand
-@output_options("json", "csv", "trace.json")
+@output_options("json", "csv", "trace.json", *_CHARTS)
 def run(
     prompt: str | None,
     prompt_file: str | None,
@@ -87,7 +89,7 @@ def run(
 
     MODEL is a directory, a .gguf or .safetensors file, OWNER/NAME on the Hub, or a model that an installed
     package brings. -o FILE.json keeps the whole profile, FILE.csv a row per step and per answer,
-    FILE.trace.json what Perfetto opens.
+    FILE.trace.json what Perfetto opens, FILE.svg (png, pdf, html) the account as a chart.
 
     \b
     rooflens run smollm2-135m-instruct --prompt "Explain the ridge point" --profile
@@ -101,7 +103,7 @@ def run(
 
     say = words(language(lang))
     if out is not None:
-        _check_out(Path(out))
+        _check_out(Path(out), profile=profile)
     random_weights = options["random_weights"]
     text = _prompt_text(prompt, prompt_file, random_weights=random_weights)
     _refuse_mixed(chat, system, prompt_tokens, random_weights=random_weights)
@@ -111,6 +113,11 @@ def run(
     if profile:
         # A name that there is none of is refused before the model is loaded.
         device = predicting_device(device_spec, peak=peak, bandwidth=bandwidth, memory=memory)
+        if device is None and out is not None and _ending(Path(out)) in _CHARTS:
+            raise InputError(
+                "a chart needs something to compare with, and this machine has no measured roofs",
+                next="run `rooflens probe --quick`, or give --device-spec, or --peak and --bandwidth",
+            )
     elif any(value is not None for value in (device_spec, peak, bandwidth, memory)):
         raise InputError("a device to predict for has no meaning without --profile", next="add --profile")
     chosen = choose_model(options)
@@ -119,7 +126,7 @@ def run(
     backend = chosen.load()
     result = _run(backend, tokens, params, profile=profile, device=device, quiet=as_json)
     if out is not None:
-        _write(result, Path(out))
+        _write(result, Path(out), say)
         click.echo(say("wrote", path=out), err=True)
     if as_json:
         print_json(result.to_dict())
@@ -141,27 +148,45 @@ def _params(sampling: dict[str, Any], *, random_weights: bool) -> SamplingParams
     return SamplingParams(**sampling)
 
 
-def _check_out(path: Path) -> None:
+def _ending(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".")
+
+
+def _check_out(path: Path, *, profile: bool) -> None:
     """Refuse a file that could not be written, before the model is loaded."""
     from rooflens.measure.storage import check_writable
 
-    if path.suffix.lower() not in (".json", ".csv"):
+    ending = _ending(path)
+    if ending not in ("json", "csv", *_CHARTS):
         raise InputError(
             "file ending is not one that can be written here",
             value=str(path),
-            allowed=f".json, .csv, {_TRACE}",
+            allowed=", ".join((".json", ".csv", _TRACE, *(f".{chart}" for chart in _CHARTS))),
         )
+    if ending in _CHARTS:
+        if not profile:
+            raise InputError("a chart of the account needs --profile", value=str(path), next="add --profile")
+        from rooflens.report.charts.theme import require_altair
+
+        require_altair()
     check_writable(path)
 
 
-def _write(result: Run, path: Path) -> None:
-    from rooflens.report.files import write_whole
+def _write(result: Run, path: Path, say: Words) -> None:
+    from rooflens.report.files import save_chart, write_whole
     from rooflens.runtime.profile.export import write_csv, write_trace
 
     if path.name.lower().endswith(_TRACE):
         write_trace(result.profile, path)
     elif path.suffix.lower() == ".csv":
         write_csv(result.profile, steps=path, requests=path.with_suffix(".requests.csv"))
+    elif _ending(path) in _CHARTS:
+        from rooflens.report.charts.account import account_chart
+
+        explained = result.explained
+        assert explained is not None  # refused before the run where there is no device
+        chart = account_chart(explained.accounts, explained.reading, say, model=result.name)
+        save_chart(chart, path, lang=say.language)
     else:
         text = json.dumps(result.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
         write_whole(path, f"{text}\n".encode())

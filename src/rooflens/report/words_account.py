@@ -32,6 +32,7 @@ ENGLISH: dict[str, str] = {
     "row.weights": "weights",
     "row.kv": "KV cache",
     "row.compute": "compute",
+    "row.forward": "the forward pass, beyond its roofline",
     "row.attention": "attention, beyond its roofline",
     "row.matmuls": "multiplies, beyond their roofline",
     "row.small_operators": "norms and activations",
@@ -46,6 +47,10 @@ ENGLISH: dict[str, str] = {
     "only_predicted": "Predicted and not measured: {names}.",
     "only_measured": "Measured and not predicted: {names}.",
     "reading": "In the way",
+    "chart.title": "From the bound to the clock: {model}",
+    "chart.phase": "A {phase} step: {clock}",
+    "chart.bound": "Dashed: the bound of {bound}, which nothing can beat; the clock is {times} times that",
+    "chart.small": "smaller ones together",
 }
 
 CHINESE: dict[str, str] = {
@@ -76,6 +81,7 @@ CHINESE: dict[str, str] = {
     "row.weights": "权重",
     "row.kv": "KV 缓存",
     "row.compute": "计算",
+    "row.forward": "前向计算，超出屋顶线的部分",
     "row.attention": "注意力，超出屋顶线的部分",
     "row.matmuls": "矩阵乘法，超出屋顶线的部分",
     "row.small_operators": "归一化与激活",
@@ -90,6 +96,10 @@ CHINESE: dict[str, str] = {
     "only_predicted": "有预测而无实测：{names}。",
     "only_measured": "有实测而无预测：{names}。",
     "reading": "瓶颈",
+    "chart.title": "从下限到时钟：{model}",
+    "chart.phase": "{phase}一步：{clock}",
+    "chart.bound": "虚线：下限 {bound}，不可能更快；时钟是它的 {times} 倍",
+    "chart.small": "较小的合计",
 }
 
 # What a reading says, in Chinese, by its key; the English sentence is the reading's own.
@@ -101,6 +111,28 @@ CHINESE_READINGS: dict[str, str] = {
     "both_low": f"{_PHASES}：两者都低，批次对该设备太小，或内核未达到其屋顶。",
     "mixed": f"{_PHASES}。",
     "row": _ONE_ROW,
+}
+
+#: What to do next, in Chinese, by the reading's key; the English is the reading's own.
+CHINESE_NEXT: dict[str, str] = {
+    "weights": "让一次读取服务更多序列，或用更少的比特存储权重",
+    "kv": "用更少的比特保存缓存，或缩短上下文",
+    "compute": "换用峰值更高的类型，或换设备",
+    "forward": "为各模块计时：剖析逐算子执行的步",
+    "attention": "对分页缓存使用融合的注意力内核",
+    "matmuls": "使用打包或量化的内核，并确认设备上没有其他任务",
+    "small_operators": "把它们融合进相邻的矩阵乘法",
+    "launch": "把一步录制成图、编译或融合算子；更大的批次可分摊开销",
+    "sampling": "用贪心采样或在设备上采样，一次处理多条序列",
+    "scheduling": "每步运行更多序列",
+    "detokenisation": "在另一个线程上反分词",
+    "drafting": "少猜几个 token，或只在猜得准的地方猜",
+    "queues": "不要让其他工作占用引擎线程",
+    "profiler": "测量整步",
+    "unexplained": "在安静的机器上再测一次",
+    "healthy": "想要更高的每秒 token 数，就从批处理和字节数入手",
+    "launch_bound": "把步录制成图、编译或融合算子",
+    "both_low": "同时运行更多序列",
 }
 
 

@@ -46,6 +46,20 @@ ENGLISH: dict[str, str] = {
     "chart.bound": "bound",
     "chart.batch": "batch",
     "chart.step": "decode step (s)",
+    "chart.rate": "tokens per second, all sequences",
+    "chart.ttft": "time to first token",
+    "chart.tpot": "time per output token",
+    "chart.lines": "a line for each prompt + output, requests as a multiple of the batch",
+    "chart.line": "{prompt} + {output}, x {waves}",
+    "chart.weights": "weights",
+    "chart.kv": "KV cache in blocks",
+    "chart.rest": "the rest of the resident set",
+    "chart.bytes": "memory at its highest",
+    "chart.case": "batch {batch}, {prompt} + {output}",
+    "chart.hit": "beginning in the cache",
+    "chart.miss": "new prompt",
+    "chart.shared": "tokens shared with an earlier prompt",
+    "chart.shared.value": "{shared} of {prompt}",
 }
 
 CHINESE: dict[str, str] = {
@@ -90,6 +104,20 @@ CHINESE: dict[str, str] = {
     "chart.bound": "下限",
     "chart.batch": "批次",
     "chart.step": "解码一步（秒）",
+    "chart.rate": "每秒 token 数，全部序列",
+    "chart.ttft": "首个 token 时间",
+    "chart.tpot": "每个输出 token 时间",
+    "chart.lines": "每条线是一种提示 + 输出，请求数是批次的倍数",
+    "chart.line": "{prompt} + {output}，{waves} 倍",
+    "chart.weights": "权重",
+    "chart.kv": "KV 缓存占块",
+    "chart.rest": "常驻内存的其余部分",
+    "chart.bytes": "内存峰值",
+    "chart.case": "批次 {batch}，{prompt} + {output}",
+    "chart.hit": "开头在缓存中",
+    "chart.miss": "新提示",
+    "chart.shared": "与先前提示共享的 token",
+    "chart.shared.value": "{prompt} 中的 {shared}",
 }
 
 

@@ -11,7 +11,7 @@ from rooflens.explain import Account
 from rooflens.reading import Reading
 from rooflens.report.tables.layout import KEY, QUIET, Bar, Head, heading, section, table
 from rooflens.report.words import Words
-from rooflens.report.words_account import CHINESE_READINGS, account_words
+from rooflens.report.words_account import CHINESE_NEXT, CHINESE_READINGS, account_words
 from rooflens.runtime.profile.account import alike
 from rooflens.runtime.profile.engine import EngineProfile
 from rooflens.units import format_seconds, format_share
@@ -110,9 +110,11 @@ def reading_lines(reading: Reading | None, notes: Sequence[str], say: Words) -> 
     if reading is None:
         return Group()
     own = account_words(say)
-    lines = [Text(_sentence(reading, own), style=KEY)]
+    lines = [Text(reading_sentence(reading, own), style=KEY)]
     if own.language == "en":
         lines.append(Text(f"{reading.next[:1].upper()}{reading.next[1:]}."))
+    elif reading.key in CHINESE_NEXT:
+        lines.append(Text(f"{CHINESE_NEXT[reading.key]}。"))
     lines += [Text(f"{note[:1].upper()}{note[1:]}.", style=QUIET) for note in dict.fromkeys(notes)]
     return section(heading(own("reading")), *lines)
 
@@ -146,7 +148,8 @@ def times_only(profile: EngineProfile, say: Words) -> RenderableType:
     return Group(*parts)
 
 
-def _sentence(reading: Reading, say: Words) -> str:
+def reading_sentence(reading: Reading, say: Words) -> str:
+    """What a reading says, in the language of ``say`` (the account's words)."""
     if say.language == "en":
         return reading.sentence
     figures = {
