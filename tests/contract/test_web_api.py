@@ -49,9 +49,9 @@ SAME: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     ),
     "served plan": (
         "plan",
-        {**CASE, "engine": "vllm", "rate": 2.0, "output_cv": 0.5, "shared_prefix": 0.25},
+        {**CASE, "engine": "vllm", "rate": 2.0, "output_std": 64, "shared_prefix": 0.25},
         [
-            "plan", QWEN, "-d", "rtx-4090", "--engine", "vllm", "--rate", "2/s", "--output-cv", "0.5",
+            "plan", QWEN, "-d", "rtx-4090", "--engine", "vllm", "--rate", "2/s", "--output-std", "64",
             "--prefix-share", "0.25",
         ],
     ),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import rooflens
 from rooflens.analysis import calibration as cal
+from rooflens.analysis.communication import Traffic
 from rooflens.analysis.estimate import DECODE, DECODE_1, estimate_s, setting_for
 from rooflens.analysis.kernels import ATTENTION, EXPERTS, LINEAR, SMALL, Load, kind_of, load_seconds, overlap
 from rooflens.analysis.own_runs import OwnRuns, Residuals
@@ -80,9 +81,7 @@ def test_arrays_and_numbers_agree() -> None:
             tokens=batch,
             sequences=batch,
             eager=False,
-            reduces=96,
-            communication_bytes=batch * 4096,
-            devices=4,
+            traffic=Traffic(batch * 4096, 96, 4, 0.0, 0, 1),  # type: ignore[operator]
         )
 
     whole = seconds(batches)

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from rooflens import api
-from rooflens.analysis.launch import Launch, command_line
 from rooflens.analysis.search_result import SearchResult
 from rooflens.cli.options import parse_rate
 from rooflens.cli.search import parse_prices
@@ -21,7 +20,15 @@ PRICES = {"h100-sxm": 2.5, "l40s": 0.9, "rtx-4090": 0.4}
 @pytest.fixture(scope="module")
 def found() -> SearchResult:
     return api.search(
-        "llama-3.1-8b", list(PRICES), rate=5, ttft=0.5, tpot=0.04, prompt=1000, output=200, prices=PRICES
+        "llama-3.1-8b",
+        list(PRICES),
+        rate=5,
+        ttft=0.5,
+        tpot=0.04,
+        prompt=1000,
+        output=200,
+        prices=PRICES,
+        price_source="none",
     )
 
 
@@ -34,7 +41,8 @@ def test_options_meet_every_limit_and_are_ranked(found: SearchResult) -> None:
         assert option.tpot_s <= 0.04
         assert option.max_rate_per_s > 5
         assert option.devices <= 8
-        assert option.price_per_hour == pytest.approx(PRICES[option.device] * option.devices)
+        paid = sum(PRICES[pool.device] * pool.devices for pool in option.pools)
+        assert option.price_per_hour == pytest.approx(paid)
         assert option.why
 
 
@@ -45,7 +53,7 @@ def test_prices_by_hand(found: SearchResult) -> None:
 
 
 def test_an_option_is_what_serving_says(found: SearchResult) -> None:
-    option = next(one for one in found.options if one.replicas == 1)
+    option = next(one for one in found.options if one.replicas == 1 and len(one.pools) == 1)
     own = None if option.weights in ("bf16", "fp16") else option.weights
     served = api.serving(
         "llama-3.1-8b", option.device, rate=5, count=option.tp, weights=own, kv_dtype=option.kv_dtype,
@@ -110,40 +118,11 @@ def test_a_million_configurations_are_tried_at_once() -> None:
 def test_the_json_has_no_surprises(found: SearchResult) -> None:
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert document["schema"] == "rooflens.search/1"
-    assert document["price_source"] == "given by the user"
+    assert document["prices"]["l40s"] == {
+        "per_hour": 0.9, "currency": "USD", "source": "given by the user", "date": None, "provider": None,
+        "spot": False,
+    }  # fmt: skip
     assert {"command", "why", "pareto", "price_per_hour"} <= set(document["options"][0])
-
-
-LAUNCH = Launch("vllm", "owner/model", "fp8", "fp8", 2, 1, 4, 4096, 64, 8192)
-
-
-@pytest.mark.parametrize(
-    ("engine", "line"),
-    [
-        ("vllm", "vllm serve owner/model --quantization fp8 --kv-cache-dtype fp8 --tensor-parallel-size 2 "
-         "--data-parallel-size 4 --max-model-len 4096 --max-num-seqs 64 --max-num-batched-tokens 8192"),
-        ("sglang", "python -m sglang.launch_server --model-path owner/model --quantization fp8 "
-         "--kv-cache-dtype fp8_e4m3 --tp 2 --dp 4 --context-length 4096 --max-running-requests 64 "
-         "--chunked-prefill-size 8192"),
-    ],
-)  # fmt: skip
-def test_lines_of_serving_engines(engine: str, line: str) -> None:
-    from dataclasses import replace
-
-    assert command_line(replace(LAUNCH, engine=engine)) == line
-
-
-def test_lines_of_other_engines() -> None:
-    llama = Launch("llama.cpp", "owner/model", "q4_k_m", "q8_0", 1, 1, 1, 2048, 4, 512)
-    assert command_line(llama) == (
-        "llama-server -m model-Q4_K_M.gguf -ngl 999 -c 8192 -np 4 --cache-type-k q8_0 --cache-type-v q8_0"
-    )
-    own = Launch("rooflens", "owner/model", None, None, 1, 1, 1, 2048, 4, 512)
-    assert command_line(own).startswith("rooflens serve owner/model --max-model-len 2048")
-    awq = Launch("vllm", "owner/model", "awq", None, 1, 1, 1, 2048, 4, 512)
-    assert command_line(awq).startswith(
-        "vllm serve owner/model-AWQ --max-model-len"
-    )  # needs its own checkpoint
 
 
 def test_what_the_command_line_reads() -> None:
@@ -155,6 +134,74 @@ def test_what_the_command_line_reads() -> None:
     for bad in ("a", "=1", "a=x", "a=-1"):
         with pytest.raises(InputError):
             parse_prices(bad)
+
+
+def test_the_price_is_said_with_date_and_source() -> None:
+    result = api.search("llama-3.1-8b", ["rtx-4090"], rate=5, price_source="snapshot")
+    price = dict(result.prices)["rtx-4090"]
+    assert price.date == "2026-09-20"
+    assert "akash" in price.source
+    assert result.options[0].price_per_hour == pytest.approx(price.per_hour * result.options[0].devices)
+
+
+def test_energy_by_hand(found: SearchResult) -> None:
+    # 450 W at 5 x 200 tokens a second: 0.45 J a token, 450,000 J = 0.125 kWh a million
+    option = next(one for one in found.options if one.watts == 450)
+    assert option.kwh_per_million_tokens(found.goal) == pytest.approx(0.125)
+    assert option.to_dict(found.goal)["tdp_joules_per_output_token"] == pytest.approx(0.45)
+
+
+def test_pools_of_their_own_and_of_different_devices_are_tried() -> None:
+    result = api.search(
+        "llama-3.1-8b", ["h100-sxm", "l40s"], rate=40, ttft=0.5, tpot=0.03, prompt=2000, output=100,
+        prices={"h100-sxm": 4.0, "l40s": 0.8}, price_source="none",
+    )  # fmt: skip
+    split = [one for one in result.options if len(one.pools) == 2]
+    assert any(one.pools[0].device != one.pools[1].device for one in split)
+    for one in split:
+        assert [pool.role for pool in one.pools] == ["prefill", "decode"]
+        assert one.devices <= 8
+        assert one.ttft_s <= 0.5
+        assert one.transfer_s
+        lines = one.commands
+        assert len(lines) == sum(pool.instances for pool in one.pools) + 1  # and what joins them
+    without = api.search(
+        "llama-3.1-8b", ["h100-sxm", "l40s"], rate=40, ttft=0.5, tpot=0.03, prompt=2000, output=100,
+        split=False, price_source="none",
+    )  # fmt: skip
+    assert all(len(one.pools) == 1 for one in without.options)
+    assert without.tried < result.tried
+
+
+def test_layouts_of_experts_only_for_models_that_have_them() -> None:
+    from rooflens.analysis.search_units import layouts_of
+
+    dense, sparse = (api.read_spec_of(name) for name in ("llama-3.1-8b", "Qwen/Qwen3-30B-A3B"))
+    assert all(layout.ep == 1 for layout in layouts_of(dense, 8, "vllm"))
+    assert any(layout.ep > 1 and layout.dp > 1 for layout in layouts_of(sparse, 8, "vllm"))
+    for spec in (dense, sparse):
+        found = layouts_of(spec, 8, "vllm")
+        assert all(layout.devices <= 8 for layout in found)
+        assert any(layout.pp > 1 for layout in found)
+        assert len(set(found)) == len(found)
+    assert [layout.devices for layout in layouts_of(dense, 8, "rooflens")] == [1]
+
+
+def test_every_option_says_why_it_is_not_better(found: SearchResult) -> None:
+    assert found.options[0].reasons[0].key == "cheapest"
+    for option in found.options[1:]:
+        keys = {reason.key for reason in option.reasons}
+        assert keys & {"price", "price.same", "devices", "devices.same"}
+        assert keys & {"token", "first", "carries", "dominated"}
+        assert "near" in keys
+        assert keys & {"fewer", "fewer.enough", "fewer.memory", "least"}
+
+
+def test_goodput_of_an_option_is_a_share(found: SearchResult) -> None:
+    for option in found.options:
+        assert option.goodput is not None
+        assert 0 < option.goodput.share <= 1
+        assert option.goodput.per_s == pytest.approx(5 * option.goodput.share)
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

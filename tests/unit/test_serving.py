@@ -7,7 +7,8 @@ import pytest
 import rooflens
 import rooflens.analysis.serving
 from rooflens import api
-from rooflens.analysis.serving import Requests, queue_s, rate_of, running_limit, token_s
+from rooflens.analysis.requests import Requests
+from rooflens.analysis.serving import queue_s, rate_of, running_limit, token_s
 from rooflens.errors import InputError
 
 CASE = {"engine": "vllm", "prompt": 1000, "output": 200, "max_model_len": 2048}
@@ -98,7 +99,7 @@ def test_smaller_chunks_shorten_the_longest_gap() -> None:
 def test_the_rate_formula_by_hand() -> None:
     mix = rooflens.analysis.serving.calibration().table["general"]["mix"]
     # 10 sequences, steps of 20 ms, 100 tokens each, prompts of 50 ms: 10 / (100 x 0.02 + 10 x mix x 0.05)
-    rate = rate_of(10, decode_s=0.02, prefill_s=0.05, output=100)
+    rate = rate_of(10, decode_s=0.02, shared_s=mix * 0.05, output=100)
     assert rate == pytest.approx(10 / (2 + 0.5 * mix))
     # and one token: 20 ms + 9 x mix x 50 ms / 100
     assert token_s(running=10, decode_s=0.02, shared_s=mix * 0.05, output=100) == pytest.approx(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rooflens.analysis.calibration import (
     MEASURED,
+    NETWORK,
     EngineRates,
     LinkRates,
     calibration,
@@ -22,6 +23,7 @@ from rooflens.analysis.calibration import (
     format_class,
     link_class,
 )
+from rooflens.analysis.communication import DEFAULT_NETWORK, Network, Traffic
 from rooflens.analysis.kernels import KernelRates, load_seconds, loads, reduce_seconds, step_seconds
 from rooflens.analysis.numeric import Quantity, maximum
 from rooflens.analysis.roofline import Roof
@@ -59,6 +61,7 @@ class Setting:
     kernels: KernelRates
     engine: EngineRates
     link: LinkRates
+    network: LinkRates
     widths: dict[str, tuple[float, float]]
     source: str
     shifts: dict[str, float]
@@ -94,6 +97,7 @@ def setting_for(spec: ModelSpec, device: Device, engine: str, own: OwnRuns | Non
         kernels,
         fitted.engine_rates(engine_kind),
         fitted.link_rates(link_class(device)),
+        fitted.link_rates(NETWORK),
         widths,
         source,
         shifts,
@@ -124,15 +128,14 @@ def estimate_s(
     sequences: Quantity,
     eager: bool,
     chunks: Quantity = 1,
-    reduces: float = 0,
-    communication_bytes: Quantity = 0,
-    devices: int = 1,
+    traffic: Traffic | None = None,
+    network: Network | None = None,
 ) -> Quantity:
     """Likely seconds of a step: its operators one after the other, the collectives, the host.
 
     ``tokens`` go through the layers; ``eager`` steps (prefill) start their kernels one by one. A step cut
-    into ``chunks`` reads the weights once in each. ``reduces`` all-reduces over ``devices`` send
-    ``communication_bytes`` from each. Everything but ``devices`` may be an array.
+    into ``chunks`` reads the weights once in each. ``traffic`` is what the device sends in it.
+    Every token count may be an array.
     """
     kernels = setting.kernels
     busy: Quantity = 0.0
@@ -140,16 +143,6 @@ def estimate_s(
     for load in loads(ops, roof, tokens=tokens, chunks=chunks):
         launches += load.count
         busy = busy + load_seconds(load, kernels) * load.count
-    sent_s: Quantity = 0.0
-    if roof.link_bytes_per_s and devices > 1:
-        sent_s = reduce_seconds(
-            reduces=reduces * chunks,
-            sent_s=communication_bytes / roof.link_bytes_per_s,
-            devices=devices,
-            share=setting.link.share,
-            latency_s=setting.link.latency_s,
-            crowding=setting.link.crowding,
-        )
     engine = setting.engine
     return step_seconds(
         busy,
@@ -159,5 +152,33 @@ def estimate_s(
         host_s=engine.host_s * chunks,
         host_per_sequence_s=engine.host_per_sequence_s,
         sequences=sequences,
-        communication_s=sent_s,
+        communication_s=0.0 if traffic is None else _sent_s(traffic, roof, setting, network, chunks),
     )
+
+
+def _sent_s(
+    sent: Traffic, roof: Roof, setting: Setting, network: Network | None, chunks: Quantity
+) -> Quantity:
+    """Seconds of a step's collectives: those within the node, then those between nodes."""
+    total: Quantity = 0.0
+    ways = (
+        (sent.link_bytes, sent.link_starts, sent.local, roof.link_bytes_per_s, setting.link),
+        (
+            sent.network_bytes,
+            sent.network_starts,
+            sent.nodes,
+            (network or DEFAULT_NETWORK).bytes_per_s_per_device,
+            setting.network,
+        ),
+    )
+    for sent_bytes, starts, devices, rate, reached in ways:
+        if rate and devices > 1:
+            total = total + reduce_seconds(
+                reduces=starts * chunks,
+                sent_s=sent_bytes / rate,
+                devices=devices,
+                share=reached.share,
+                latency_s=reached.latency_s,
+                crowding=reached.crowding,
+            )
+    return total

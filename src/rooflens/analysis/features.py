@@ -10,6 +10,7 @@ import numpy as np
 
 from rooflens.analysis.calibration import Calibration, device_class, engine_class, format_class, link_class
 from rooflens.analysis.cases import Case, Term, groups
+from rooflens.analysis.communication import collectives, communication_bytes, group_size
 from rooflens.analysis.kernels import (
     KINDS,
     KernelRates,
@@ -22,7 +23,7 @@ from rooflens.analysis.kernels import (
 from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.roofline import Roof
 from rooflens.analysis.step import Phase, Step, decode_step, step_ops
-from rooflens.analysis.workload import collectives, communication_bytes, device_rates
+from rooflens.analysis.workload import device_rates
 from rooflens.errors import UnsupportedError
 
 Array = np.ndarray[Any, Any]
@@ -133,7 +134,7 @@ def features_of(cases: Sequence[Case]) -> Features:
                 "launches": full(launches),
                 "reduces": full(collectives(first.spec, first.layout)),
                 "sent_s": full(sent / link if link else 0 * sent),
-                "devices": full(max(first.layout.tp, first.layout.ep)),
+                "devices": full(group_size(first.layout)),
             }
         )
         offset += count

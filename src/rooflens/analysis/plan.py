@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from rooflens.analysis.communication import communication_bytes
 from rooflens.analysis.engines import rules_for
-from rooflens.analysis.estimate import DECODE, DECODE_1, PREFILL, Range, Setting, estimate_s, setting_for
+from rooflens.analysis.estimate import DECODE, DECODE_1, PREFILL, Range, Setting, setting_for
 from rooflens.analysis.ledger import Ledger, LedgerInput, LedgerRules
+from rooflens.analysis.likely import likely_step_s
 from rooflens.analysis.measured import measured_rates
 from rooflens.analysis.on_chip import cache_bandwidth, on_chip_note, stays_on_chip
 from rooflens.analysis.parallelism import rank_specs
@@ -18,8 +20,6 @@ from rooflens.analysis.step import Op, Phase, Step, decode_step, prefill_step, s
 from rooflens.analysis.workload import (
     Rates,
     Workload,
-    collectives,
-    communication_bytes,
     device_rates,
     prefill_chunk_tokens,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rooflens.analysis.advice import Advice
     from rooflens.analysis.own_runs import OwnRuns
     from rooflens.analysis.remedies import Remedy
-    from rooflens.analysis.serving import Serving
+    from rooflens.analysis.serving_result import Serving
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,6 @@ def _phase(
     stage_ops: list[tuple[Op, ...]],
 ) -> PhaseResult:
     layout = workload.layout
-    sent = communication_bytes(spec, layout, tokens=step.tokens)
     least = communication_bytes(spec, layout, tokens=step.tokens, least=True)
     per_stage = [time_ops(ops, rates.roof, communication_bytes=least) for ops in stage_ops]
     if step.phase is Phase.DECODE and stays_on_chip(device, per_stage):
@@ -303,20 +302,17 @@ def _phase(
         bound_s = max(bound_s, _one_sequence_s(spec, workload, step, rates.roof))
     prefilling = step.phase is Phase.PREFILL
     chunk = prefill_chunk_tokens(workload) if prefilling else None
-    likely_s = sum(
-        estimate_s(
-            ops,
-            rates.roof,
-            setting,
-            tokens=tokens,
-            sequences=step.sequences,
-            eager=prefilling,
-            chunks=1 if chunk is None else max(1.0, tokens / chunk),
-            reduces=collectives(spec, layout),
-            communication_bytes=sent,
-            devices=max(layout.tp, layout.ep),
-        )
-        for ops in stage_ops
+    likely_s = likely_step_s(
+        spec,
+        layout,
+        rates.roof,
+        setting,
+        step,
+        kv_dtype=workload.kv_dtype,
+        eager=prefilling,
+        chunks=1 if chunk is None else max(1.0, tokens / chunk),
+        network=workload.network,
+        stage_ops=stage_ops,
     )
     kind = PREFILL if prefilling else DECODE_1 if workload.batch == 1 else DECODE
     likely = setting.around(likely_s, kind, floor=bound_s)

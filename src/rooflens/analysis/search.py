@@ -1,41 +1,34 @@
 """Search: which devices, layouts, formats and limits meet the asked latencies and rate, the cheapest first.
 
-Every combination of device, tensor parallel degree, weight format and cache type is priced once over a
-grid of concurrencies; replicas, sequence limits and step budgets are then whole arrays, so a million
-configurations cost a few hundred vectorised steps.
+Every instance (device, layout, weight format, cache type) is priced once over a grid of concurrencies;
+numbers of instances, sequence limits and step budgets, and all pairs of a prefill and a decode pool, are
+then whole arrays, so a million configurations cost a few hundred vectorised steps.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
 
-from rooflens.analysis.calibration import calibration
-from rooflens.analysis.engines import rules_for
-from rooflens.analysis.estimate import setting_for
-from rooflens.analysis.launch import Launch, command_line
-from rooflens.analysis.parallelism import Layout
-from rooflens.analysis.plan import ledger_input
+from rooflens.analysis.goodput import Latencies, Wait, goodput
+from rooflens.analysis.launch import Launch
+from rooflens.analysis.prices import Price
+from rooflens.analysis.search_blocks import RELAXED, Block, apart, together
 from rooflens.analysis.search_result import Goal, Option, SearchResult
-from rooflens.analysis.search_verdict import RELAXED, Block, Candidate, constraints, explained, nearest
-from rooflens.analysis.serving import Replica, arrival_wait_s, rate_of, token_s
-from rooflens.analysis.step import decode_step, step_ops
-from rooflens.analysis.workload import Workload, device_rates
-from rooflens.errors import InputError, RooflensError
+from rooflens.analysis.search_units import BUDGETS, GRID, Candidate, Unit, units
+from rooflens.analysis.search_verdict import choices, constraints, explained, nearest, verdict, with_fewer
+from rooflens.analysis.serving import place_wait_of, prompt_wait_of
+from rooflens.analysis.workload import Workload
+from rooflens.errors import InputError
 from rooflens.hardware.device import Device
-from rooflens.models.spec import ModelSpec
 
-Array = np.ndarray[Any, Any]
-
-BUDGETS = (2048, 4096, 8192, 16384)
-TENSOR = (1, 2, 4, 8)
-LIMITS = np.unique(np.round(np.geomspace(1, 1024, 96)).astype(int))
 _AS_GOOD = 1.02
-GRID = np.unique(np.round(np.geomspace(1, 1024, 48)).astype(int)).astype(float)
+SPLITTING = ("vllm", "sglang")
+"""Engines that can run prefills and decodes in pools of their own."""
 
 
 def search(
@@ -45,50 +38,46 @@ def search(
     base: Workload,
     model: str,
     kv_dtypes: Sequence[str | None] = (None,),
-    prices: Mapping[str, float] | None = None,
-    price_source: str | None = None,
+    prices: Mapping[str, Price] | None = None,
+    split: bool = True,
     longest: int = 30,
+    notes: Sequence[str] = (),
 ) -> SearchResult:
     """Price every configuration of the candidates under ``base``'s engine and settings.
 
-    ``kv_dtypes`` None is the model's own; ``prices`` are per hour and device id. Raises InputError where no
-    candidate can be priced at all.
+    ``kv_dtypes`` None is the model's own; ``prices`` are by device id. ``split`` also tries pools of their
+    own for prefills and decodes, of different devices too. Raises InputError where none can be priced.
     """
     refused: Counter[str] = Counter()
-    blocks = list(_blocks(candidates, goal, base, kv_dtypes, refused))
+    blocks = _blocks(candidates, goal, base, kv_dtypes, refused, split)
     if not blocks:
         reasons = "; ".join(why for why, _ in refused.most_common(3))
         raise InputError("no configuration can be priced", value=model, next=reasons or "give more devices")
     priced = dict(prices or {})
-    options = [option for block in blocks for option in _options(block, goal, base, model, priced)]
-    options.sort(key=_cost)
-    kept = _kept(_with_pareto(options), longest)
+    found = [option for block in blocks for option in _found(block, goal, base, model, priced)]
+    kept = _kept(_with_pareto(sorted(_undominated(found), key=_cost)), longest)
+    options = [_finished(one, goal) for one in kept]
     tried = sum(block.fits.size for block in blocks)
     larger: list[Block] = []
     if not options:
         # Only now is it worth asking what a tenth more memory would do.
         roomy = [replace(one, device=_with_memory(one.device, RELAXED)) for one in candidates]
-        larger = list(_blocks(roomy, goal, base, kv_dtypes, Counter()))
-    feasible = sum(int(np.logical_and.reduce(list(block.passes(goal).values())).sum()) for block in blocks)
+        larger = _blocks(roomy, goal, base, kv_dtypes, Counter(), split)
+    limits = tuple(constraints(blocks, goal, larger))
     return SearchResult(
         model=model,
         engine=base.engine,
         goal=goal,
         tried=tried,
-        feasible=feasible,
-        options=tuple(explained(kept, goal)),
-        constraints=tuple(constraints(blocks, goal, larger)),
+        feasible=sum(int(block.passing(goal).sum()) for block in blocks),
+        options=tuple(explained(options, goal)),
+        constraints=limits,
         nearest=None if options else nearest(blocks, goal),
+        verdict=() if options else tuple(verdict(limits, tried)),
         refused=tuple(refused.most_common()),
         prices=tuple(sorted(priced.items())),
-        price_source=price_source,
+        notes=tuple(notes),
     )
-
-
-def _cost(option: Option) -> tuple[float, float, float, float]:
-    """Price where it is known, then devices, power and how slow it is."""
-    price = option.price_per_hour
-    return (np.inf if price is None else price, option.devices, option.watts or np.inf, option.tpot_s)
 
 
 def _blocks(
@@ -97,151 +86,192 @@ def _blocks(
     base: Workload,
     kv_dtypes: Sequence[str | None],
     refused: Counter[str],
-) -> Iterator[Block]:
-    for candidate in candidates:
-        for tp in TENSOR:
-            if tp > goal.max_devices:
-                break
-            for kv_dtype in kv_dtypes:
-                try:
-                    yield _block(candidate, goal, base, tp, kv_dtype)
-                except RooflensError as error:
-                    refused[error.what] += 1
+    split: bool,
+) -> list[Block]:
+    """Instances that do both, then pools of their own for prefills and decodes of one format."""
+    found = list(units(candidates, goal, base, kv_dtypes, refused))
+    blocks = [together(unit, goal) for unit in found]
+    if not split or base.engine not in SPLITTING:
+        return blocks
+    alike: dict[tuple[str, str], list[Unit]] = defaultdict(list)
+    for unit in found:
+        if unit.layout.pp == 1:
+            alike[unit.candidate.format, unit.kv_dtype].append(unit)
+    for members in alike.values():
+        made = (apart(unit, members, goal, base.network) for unit in members)
+        blocks += [block for block in made if block is not None]
+    return blocks
 
 
-def _block(candidate: Candidate, goal: Goal, base: Workload, tp: int, kv_dtype: str | None) -> Block:
-    spec, device, requests = candidate.spec, candidate.device, goal.requests
-    work = replace(base, layout=Layout(tp=tp))
-    if kv_dtype is not None:
-        work = replace(work, kv_dtype=kv_dtype, kv_dtype_auto=False)
-    probe = step_ops(spec, decode_step(sequences=1, context=1), kv_dtype=work.kv_dtype)
-    roof = device_rates(spec, device, probe, strict=False, engine=work.engine).roof
-    setting = setting_for(spec, device, work.engine)
-    one = Replica(spec, work.layout, roof, setting, work.kv_dtype)
-    budgets = np.array(BUDGETS, dtype=float)
-    prefill_s = np.broadcast_to(one.prefill_s(requests, budgets), budgets.shape)
-    decode_s = np.broadcast_to(one.decode_s(GRID, requests), GRID.shape)
-    held = np.array([_held(spec, device, replace(work, max_batched_tokens=budget)) for budget in BUDGETS])
-    replicas = np.arange(1, goal.max_devices // tp + 1)
-    # Axes: step budget, replicas, sequence limit.
-    by_memory = (held // requests.mean_context)[:, None, None]
-    limits = np.minimum(LIMITS[None, None, :], np.maximum(by_memory, 0))
-    fits = (limits >= 1) & (held[:, None, None] >= requests.prompt + requests.output)
-    limits = np.maximum(limits, 1)
-    rate = goal.rate_per_s / replicas[None, :, None]
-    shape = np.broadcast_shapes(limits.shape, rate.shape)
-    shared_s = (calibration().table["general"]["mix"] * prefill_s)[:, None, None]
-    carried = rate_of(
-        GRID[None, :], decode_s=decode_s[None, :], prefill_s=prefill_s[:, None], output=requests.output
-    )
-    running = np.empty(shape)
-    most = np.empty(shape)
-    for index in range(len(BUDGETS)):
-        curve = np.maximum.accumulate(carried[index])
-        running[index] = np.interp(rate[0], np.concatenate([[0.0], curve]), np.concatenate([[0.0], GRID]))
-        most[index] = np.interp(limits[index], GRID, curve)
-    running = np.minimum(running, limits)
-    step_s = np.interp(np.maximum(running, 1), GRID, decode_s)
-    tpot_s = token_s(running=running, decode_s=step_s, shared_s=shared_s, output=requests.output)
-    wait_s = arrival_wait_s(
-        rate=rate, running=running, limit=limits, shared_s=shared_s, tpot_s=tpot_s, requests=requests
-    )
-    return Block(
-        candidate=candidate,
-        tp=tp,
-        kv_dtype=work.kv_dtype,
-        own_cache=kv_dtype is None,
-        budgets=np.array(BUDGETS),
-        replicas=replicas,
-        limits=np.broadcast_to(LIMITS[None, None, :], shape),
-        ttft_s=setting.engine.request_s + prefill_s[:, None, None] + step_s / 2 + wait_s,
-        tpot_s=tpot_s,
-        most_per_s=most * replicas[None, :, None],
-        running=running * replicas[None, :, None],
-        fits=np.broadcast_to(fits, shape),
-    )
+@dataclass(frozen=True)
+class _Found:
+    """An option and where in its block it is: (budget, place, limit)."""
+
+    option: Option
+    block: Block
+    at: tuple[int, int, int]
 
 
-def _held(spec: ModelSpec, device: Device, work: Workload) -> int:
-    """Tokens of cache that one replica holds; 0 where it does not start."""
-    ledger = rules_for(work.engine)(ledger_input(spec, device, work))
-    if ledger.kv_capacity_tokens is None or ledger.reasons:
-        return 0
-    return ledger.kv_capacity_tokens
+def _cost(found: _Found) -> tuple[float, float, float, float]:
+    """Price where it is known, then devices, power and how slow it is."""
+    option = found.option
+    price = option.price_per_hour
+    return (np.inf if price is None else price, option.devices, option.watts or np.inf, option.tpot_s)
 
 
-def _options(
-    block: Block, goal: Goal, base: Workload, model: str, prices: Mapping[str, float]
-) -> Iterator[Option]:
-    """The best limits and budget for each number of replicas: the least of the larger share of a limit."""
-    good = np.logical_and.reduce(list(block.passes(goal).values()))
+def _found(
+    block: Block, goal: Goal, base: Workload, model: str, prices: Mapping[str, Price]
+) -> Iterator[_Found]:
+    """The best limits and budget for each place: the least of the larger share of a limit."""
+    good = block.passing(goal)
     strain = np.maximum(
         block.tpot_s / (goal.tpot_s or np.median(block.tpot_s)),
         block.ttft_s / (goal.ttft_s or np.median(block.ttft_s)),
     )
-    device = block.candidate.device
-    for place, count in enumerate(block.replicas.tolist()):
-        allowed = good[:, place, :]
-        if not allowed.any():
-            continue
-        chosen = np.where(allowed, strain[:, place, :], np.inf)
+    for number in np.flatnonzero(good.any(axis=(0, 2))).tolist():
+        chosen = np.where(good[:, number, :], strain[:, number, :], np.inf)
         # Of those that are as good, the one with the most room for more requests.
         level = chosen <= _AS_GOOD * chosen.min()
-        roomiest = np.where(level, block.most_per_s[:, place, :], -np.inf)
+        roomiest = np.where(level, block.most_per_s[:, number, :], -np.inf)
         budget, limit = np.unravel_index(int(np.argmax(roomiest)), roomiest.shape)
-        at = (budget, place, limit)
-        devices = block.tp * count
-        price = prices.get(device.id)
-        launch = Launch(
+        at = (int(budget), number, int(limit))
+        yield _Found(_option(block, at, goal, base, model, prices), block, at)
+
+
+def _option(
+    block: Block,
+    at: tuple[int, int, int],
+    goal: Goal,
+    base: Workload,
+    model: str,
+    prices: Mapping[str, Price],
+) -> Option:
+    place = block.places[at[1]]
+    unit = place.unit
+    pools = choices(place)
+    devices = [one.candidate.device for one in (place.prefill, unit) if one is not None]
+    costs = [prices.get(device.id) for device in devices]
+    watts = [device.tdp_w for device in devices]
+    sizes = [pool.devices for pool in pools]
+    launches = tuple(
+        Launch(
             engine=base.engine,
             model=model,
-            weights=block.candidate.weights,
-            kv_dtype=None if block.own_cache else block.kv_dtype,
-            tp=block.tp,
-            pp=1,
-            dp=count,
-            max_model_len=base.max_model_len or goal.requests.prompt + goal.requests.output,
+            weights=unit.candidate.weights,
+            kv_dtype=None if unit.own_cache else unit.kv_dtype,
+            layout=pool.layout,
+            replicas=pool.instances,
+            max_model_len=base.max_model_len or goal.requests.full_context,
             max_sequences=int(block.limits[at]),
-            budget=int(block.budgets[budget]),
+            budget=int(block.budgets[at[0]]),
+            devices_per_node=base.network.devices_per_node,
+            role=pool.role,
         )
-        yield Option(
-            device=device.id,
-            weights=block.candidate.weights
-            or block.candidate.spec.quantization
-            or block.candidate.spec.dtype,
-            kv_dtype=block.kv_dtype,
-            tp=block.tp,
-            replicas=count,
-            max_sequences=launch.max_sequences,
-            budget=launch.budget,
-            ttft_s=float(block.ttft_s[at]),
-            tpot_s=float(block.tpot_s[at]),
-            max_rate_per_s=float(block.most_per_s[at]),
-            running=float(block.running[at]),
-            price_per_hour=None if price is None else price * devices,
-            watts=None if device.tdp_w is None else device.tdp_w * devices,
-            command=command_line(launch),
-            why="",
-        )
+        for pool in pools
+    )
+    return Option(
+        pools=pools,
+        weights=unit.candidate.format,
+        kv_dtype=unit.kv_dtype,
+        max_sequences=int(block.limits[at]),
+        budget=int(block.budgets[at[0]]),
+        ttft_s=float(block.ttft_s[at]),
+        tpot_s=float(block.tpot_s[at]),
+        max_rate_per_s=float(block.most_per_s[at]),
+        running=float(block.running[at]),
+        price_per_hour=None
+        if None in costs
+        else sum(cost.per_hour * size for cost, size in zip(costs, sizes, strict=True) if cost),
+        watts=None
+        if None in watts
+        else sum((one or 0) * size for one, size in zip(watts, sizes, strict=True)),
+        transfer_s=place.transfer_s if place.prefill else None,
+        launches=launches,
+    )
 
 
-def _with_pareto(options: list[Option]) -> list[Option]:
-    """Marks those that no other beats in cost, time per token and rate at once. ``options`` are by cost."""
+def _finished(found: _Found, goal: Goal) -> Option:
+    """With what only those that are shown need: the goodput, and what fewer devices would do."""
+    fewer = with_fewer(found.block, found.at[1], goal)
+    spread = _latencies(found, goal)
+    good = goodput(spread, goal.rate_per_s, ttft_s=goal.ttft_s, tpot_s=goal.tpot_s)
+    return replace(found.option, reasons=(fewer,), goodput=good)
+
+
+def _latencies(found: _Found, goal: Goal) -> Latencies:
+    """How the latencies of an option spread over requests."""
+    option, block, requests = found.option, found.block, goal.requests
+    place = block.places[found.at[1]]
+    unit, source = place.unit, place.prefill or place.unit
+    running = option.running / (place.count * unit.ranks)
+    rate = goal.rate_per_s / (place.count * unit.ranks)
+    step_s, more_s = np.interp([max(1.0, running), running + sqrt(running)], GRID, unit.decode_s)
+    column = len(BUDGETS) - 1 if place.prefill else found.at[0]
+    prompts_s = [float(value) for value in source.prompts_s[:, column]]
+    alone_s = sum(prompts_s) / len(prompts_s)
+    variance = float(more_s - step_s) ** 2
+    if place.prefill is None:
+        shared_s = unit.shared * alone_s
+        wait = prompt_wait_of(rate, shared_s, prompts_s)
+        between = max(0.0, running - 1)
+        variance += between * (1 + requests.prompt_cv**2) * (shared_s / requests.output) ** 2
+        before_s = unit.request_s
+    else:
+        wait = prompt_wait_of(goal.rate_per_s, alone_s, prompts_s, place.prefill_count * place.prefill.ranks)
+        before_s = place.prefill.request_s + place.transfer_s
+    limit = int(found.block.limits[found.at])
+    places: Wait = place_wait_of(running, limit, option.tpot_s, requests)
+    return Latencies(
+        prompts_s=tuple(before_s + own + float(step_s) / 2 for own in prompts_s),
+        prompt_wait=wait,
+        place_wait=places,
+        tpot_s=option.tpot_s,
+        tpot_std_s=sqrt(variance),
+    )
+
+
+def _undominated(found: Sequence[_Found]) -> list[_Found]:
+    """Of one set of devices in one format, those that no other one beats in every figure."""
+    alike: dict[tuple[object, ...], list[_Found]] = defaultdict(list)
+    for one in found:
+        owned: Counter[str] = Counter()
+        for pool in one.option.pools:
+            owned[pool.device] += pool.devices
+        alike[tuple(sorted(owned.items())), one.option.weights, one.option.kv_dtype].append(one)
+    return [one for members in alike.values() for one in _best_of(members)]
+
+
+def _best_of(members: Sequence[_Found]) -> list[_Found]:
+    figures = np.array([(m.option.ttft_s, m.option.tpot_s, -m.option.max_rate_per_s) for m in members])
+    order = np.argsort(figures.sum(axis=1), kind="stable")
+    kept: list[int] = []
+    for index in order.tolist():
+        if not kept or not (figures[kept] <= figures[index]).all(axis=1).any():
+            kept.append(index)
+    return [members[index] for index in kept]
+
+
+def _with_pareto(found: Sequence[_Found]) -> list[_Found]:
+    """Marks those that no other beats in cost, time per token and rate at once (by a fiftieth or less is a
+    tie). ``found`` is by cost."""
     front: list[Option] = []
     marked = []
-    for option in options:  # whatever beats it costs no more, so it came before
+    for one in found:  # whatever beats it costs no more, so it came before
+        option = one.option
         beaten = any(
-            one.tpot_s <= option.tpot_s and one.max_rate_per_s >= option.max_rate_per_s for one in front
+            other.tpot_s <= _AS_GOOD * option.tpot_s
+            and other.max_rate_per_s >= option.max_rate_per_s / _AS_GOOD
+            for other in front
         )
         if not beaten:
             front.append(option)
-        marked.append(replace(option, pareto=not beaten))
+        marked.append(replace(one, option=replace(option, pareto=not beaten)))
     return marked
 
 
-def _kept(options: list[Option], longest: int) -> list[Option]:
+def _kept(found: Sequence[_Found], longest: int) -> list[_Found]:
     """The cheapest, and what is worth its higher price."""
-    return [option for place, option in enumerate(options) if place < longest or option.pareto][: 2 * longest]
+    return [one for place, one in enumerate(found) if place < longest or one.option.pareto][: 2 * longest]
 
 
 def _with_memory(device: Device, factor: float) -> Device:

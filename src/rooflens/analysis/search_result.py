@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rooflens.analysis.serving import Requests
-from rooflens.units import MEGA
+from rooflens.analysis.goodput import Goodput
+from rooflens.analysis.launch import Launch, command_lines
+from rooflens.analysis.parallelism import Layout
+from rooflens.analysis.prices import Price
+from rooflens.analysis.requests import Requests
+from rooflens.analysis.search_text import Reason, in_english
+from rooflens.units import KILO, MEGA
 
 _HOUR_S = 3600
 
@@ -21,16 +26,51 @@ class Goal:
     tpot_s: float | None = None
     max_devices: int = 8
 
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens a second at the asked rate."""
+        return self.rate_per_s * self.requests.output
+
+
+@dataclass(frozen=True)
+class PoolChoice:
+    """So many instances of a layout on a device; ``role`` is serve, prefill or decode."""
+
+    role: str
+    device: str
+    instances: int
+    layout: Layout
+
+    @property
+    def devices(self) -> int:
+        """Devices of the pool."""
+        return self.instances * self.layout.devices
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        layout = self.layout
+        return {
+            "role": self.role,
+            "device": self.device,
+            "devices": self.devices,
+            "instances": self.instances,
+            "tp": layout.tp,
+            "pp": layout.pp,
+            "ep": layout.ep,
+            "dp": layout.dp,
+        }
+
 
 @dataclass(frozen=True)
 class Option:
-    """One feasible configuration, its likely figures and what keeps it from being better."""
+    """One feasible configuration, its likely figures and what keeps it from being better.
 
-    device: str
+    ``pools`` is one of instances that do both, or a prefill and a decode pool.
+    """
+
+    pools: tuple[PoolChoice, ...]
     weights: str
     kv_dtype: str
-    tp: int
-    replicas: int
     max_sequences: int
     budget: int
     ttft_s: float
@@ -39,28 +79,65 @@ class Option:
     running: float
     price_per_hour: float | None
     watts: float | None
-    command: str
-    why: str
+    transfer_s: float | None
+    launches: tuple[Launch, ...]
+    reasons: tuple[Reason, ...] = ()
+    goodput: Goodput | None = None
     pareto: bool = False
 
     @property
     def devices(self) -> int:
         """Devices in all."""
-        return self.tp * self.replicas
+        return sum(pool.devices for pool in self.pools)
+
+    @property
+    def decodes(self) -> PoolChoice:
+        """The pool that decodes."""
+        return self.pools[-1]
+
+    @property
+    def device(self) -> str:
+        """The device that decodes."""
+        return self.decodes.device
+
+    @property
+    def tp(self) -> int:
+        """Tensor parallel degree of the decoding instances."""
+        return self.decodes.layout.tp
+
+    @property
+    def replicas(self) -> int:
+        """Decoding instances."""
+        return self.decodes.instances
+
+    @property
+    def why(self) -> str:
+        """The reasons in English."""
+        return in_english(self.reasons)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The lines that start it."""
+        return command_lines(self.launches)
 
     def price_per_million_tokens(self, goal: Goal) -> float | None:
         """Price of a million output tokens at the asked rate."""
         if self.price_per_hour is None:
             return None
-        tokens_per_hour = goal.rate_per_s * goal.requests.output * _HOUR_S
-        return self.price_per_hour / tokens_per_hour * MEGA
+        return self.price_per_hour / (goal.tokens_per_s * _HOUR_S) * MEGA
+
+    def kwh_per_million_tokens(self, goal: Goal) -> float | None:
+        """Energy of a million output tokens at the asked rate with every device at its TDP: at most that."""
+        if self.watts is None:
+            return None
+        return self.watts / goal.tokens_per_s * MEGA / (_HOUR_S * KILO)
 
     def to_dict(self, goal: Goal) -> dict[str, Any]:
         """As JSON."""
-        joules = None if self.watts is None else self.watts / (goal.rate_per_s * goal.requests.output)
         return {
             "device": self.device,
             "devices": self.devices,
+            "pools": [pool.to_dict() for pool in self.pools],
             "tp": self.tp,
             "replicas": self.replicas,
             "weights": self.weights,
@@ -69,15 +146,19 @@ class Option:
             "max_batched_tokens": self.budget,
             "ttft_s": self.ttft_s,
             "tpot_s": self.tpot_s,
+            "transfer_s": self.transfer_s,
             "max_rate_per_s": self.max_rate_per_s,
             "running": self.running,
+            "goodput": None if self.goodput is None else self.goodput.to_dict(),
             "price_per_hour": self.price_per_hour,
             "price_per_million_output_tokens": self.price_per_million_tokens(goal),
             "tdp_w": self.watts,
-            "tdp_joules_per_output_token": joules,
+            "tdp_joules_per_output_token": None if self.watts is None else self.watts / goal.tokens_per_s,
+            "tdp_kwh_per_million_output_tokens": self.kwh_per_million_tokens(goal),
             "pareto": self.pareto,
             "why": self.why,
-            "command": self.command,
+            "command": "\n".join(self.commands),
+            "commands": list(self.commands),
         }
 
 
@@ -110,26 +191,26 @@ class Constraint:
 class Nearest:
     """Where nothing is feasible: the configuration that misses by the least, and by how much each limit."""
 
-    device: str
-    devices: int
+    pools: tuple[PoolChoice, ...]
     weights: str
-    tp: int
     over: tuple[tuple[str, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: ``over`` is figure over limit, above 1 where the limit is missed."""
         return {
-            "device": self.device,
-            "devices": self.devices,
+            "device": self.pools[-1].device,
+            "devices": sum(pool.devices for pool in self.pools),
+            "pools": [pool.to_dict() for pool in self.pools],
             "weights": self.weights,
-            "tp": self.tp,
+            "tp": self.pools[-1].layout.tp,
             "over": dict(self.over),
         }
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Feasible options, the cheapest first; ``refused`` says which combinations cannot be, and why."""
+    """Feasible options, the cheapest first; ``refused`` says which combinations cannot be, and why;
+    ``verdict`` which limit kills a search that finds none, and what loosening each would do."""
 
     model: str
     engine: str
@@ -139,13 +220,15 @@ class SearchResult:
     options: tuple[Option, ...]
     constraints: tuple[Constraint, ...]
     nearest: Nearest | None
+    verdict: tuple[Reason, ...]
     refused: tuple[tuple[str, int], ...]
-    prices: tuple[tuple[str, float], ...]
-    price_source: str | None
+    prices: tuple[tuple[str, Price], ...]
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         goal = self.goal
+        asked = goal.requests
         return {
             "schema": "rooflens.search/1",
             "model": self.model,
@@ -154,17 +237,21 @@ class SearchResult:
                 "rate_per_s": goal.rate_per_s,
                 "ttft_s": goal.ttft_s,
                 "tpot_s": goal.tpot_s,
-                "prompt": goal.requests.prompt,
-                "output": goal.requests.output,
+                "prompt": asked.prompt,
+                "prompt_std": asked.prompt * asked.prompt_cv,
+                "output": asked.output,
+                "output_std": asked.output * asked.output_cv,
+                "shared_prefix": asked.shared_prefix,
                 "max_devices": goal.max_devices,
             },
             "tried": self.tried,
             "feasible": self.feasible,
             "ranked_by": "price" if self.prices else "devices, then power",
-            "prices": dict(self.prices),
-            "price_source": self.price_source,
+            "prices": {name: price.to_dict() for name, price in self.prices},
             "options": [option.to_dict(goal) for option in self.options],
             "constraints": [one.to_dict() for one in self.constraints],
             "nearest": None if self.nearest is None else self.nearest.to_dict(),
+            "verdict": [one.english() for one in self.verdict],
             "refused": [{"why": why, "combinations": count} for why, count in self.refused],
+            "notes": list(self.notes),
         }

@@ -2,104 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from rooflens.analysis.search_result import Constraint, Goal, Nearest, Option
-from rooflens.hardware.device import Device
-from rooflens.models.spec import ModelSpec
+from rooflens.analysis.search_blocks import MEMORY, RATE, RELAXED, TPOT, TTFT, Block, Pools
+from rooflens.analysis.search_result import Constraint, Goal, Nearest, Option, PoolChoice
+from rooflens.analysis.search_text import Reason
+from rooflens.units import format_rate, format_seconds
 
 Array = np.ndarray[Any, Any]
 
-TTFT, TPOT, RATE, MEMORY = "ttft", "tpot", "rate", "memory"
-RELAXED = 1.1
-"""How much a limit is loosened to see what that would do."""
+_BETTER = 1.05
+"""A gain worth a word."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A model's format on a device: what one replica is made of before layouts are chosen.
-
-    ``weights`` None is the checkpoint's own format.
-    """
-
-    spec: ModelSpec
-    device: Device
-    weights: str | None
+def choices(place: Pools) -> tuple[PoolChoice, ...]:
+    """The pools of a place as they are shown."""
+    unit, prefill = place.unit, place.prefill
+    own = PoolChoice("decode" if prefill else "serve", unit.candidate.device.id, place.count, unit.layout)
+    if prefill is None:
+        return (own,)
+    other = PoolChoice("prefill", prefill.candidate.device.id, place.prefill_count, prefill.layout)
+    return (other, own)
 
 
-@dataclass(frozen=True)
-class Block:
-    """All configurations of one candidate, tensor degree and cache type: arrays [budget, replicas, limit]."""
-
-    candidate: Candidate
-    tp: int
-    kv_dtype: str
-    own_cache: bool
-    budgets: Array
-    replicas: Array
-    limits: Array
-    ttft_s: Array
-    tpot_s: Array
-    most_per_s: Array
-    running: Array
-    fits: Array
-
-    def passes(self, goal: Goal, *, relax: str | None = None) -> dict[str, Array]:
-        """Which configurations meet each limit; ``relax`` loosens one of them."""
-
-        def slack(name: str) -> float:
-            return RELAXED if relax == name else 1.0
-
-        always = np.ones(self.fits.shape, dtype=bool)
-        return {
-            MEMORY: self.fits,
-            RATE: self.most_per_s > goal.rate_per_s / slack(RATE),
-            TTFT: always if goal.ttft_s is None else self.ttft_s <= goal.ttft_s * slack(TTFT),
-            TPOT: always if goal.tpot_s is None else self.tpot_s <= goal.tpot_s * slack(TPOT),
-        }
-
-
-def explained(options: list[Option], goal: Goal) -> Iterator[Option]:
-    """Why each is not better: what it is closest to the limit of, and what it costs over the first."""
+def explained(options: Sequence[Option], goal: Goal) -> Iterator[Option]:
+    """Why each is not better: what it costs over the first and gives for it, the limit it is nearest to, and
+    (last, from where it was found) what fewer devices would do."""
     if not options:
         return
     first = options[0]
     for option in options:
-        shares = {
-            "rate": goal.rate_per_s / option.max_rate_per_s,
-            **({} if goal.tpot_s is None else {"TPOT": option.tpot_s / goal.tpot_s}),
-            **({} if goal.ttft_s is None else {"TTFT": option.ttft_s / goal.ttft_s}),
-        }
+        said = [Reason("cheapest")] if option is first else [*_against(option, first)]
+        shares = _shares(option, goal)
         name = max(shares, key=lambda key: shares[key])
-        near = f"{name} is at {shares[name]:.0%} of its limit"
-        if option is first:
-            yield replace(option, why=f"the cheapest that meets every limit; {near}")
-            continue
-        if option.price_per_hour and first.price_per_hour:
-            ratio = option.price_per_hour / first.price_per_hour
-            more = "the price of the first" if ratio < 1.005 else f"{ratio:.2f} times the price of the first"
-        else:
-            more = f"{option.devices} devices where the first needs {first.devices}"
-        gained = first.tpot_s / option.tpot_s
-        faster = f", {gained:.2f} times as fast per token" if gained > 1.05 else ", and no faster"
-        yield replace(option, why=f"{more}{faster}; {near}")
+        said.append(Reason("near", {"limit": name, "share": _percent(shares[name])}))
+        yield replace(option, reasons=(*said, *option.reasons))
+
+
+def _against(option: Option, first: Option) -> Iterator[Reason]:
+    if option.price_per_hour is not None and first.price_per_hour:
+        ratio = option.price_per_hour / first.price_per_hour
+        yield Reason("price.same") if ratio < 1.005 else Reason("price", {"ratio": f"{ratio:.2f}"})
+    elif option.devices == first.devices:
+        yield Reason("devices.same")
+    else:
+        yield Reason("devices", {"devices": str(option.devices), "first": str(first.devices)})
+    gains = {
+        "token": first.tpot_s / option.tpot_s,
+        "first": first.ttft_s / option.ttft_s,
+        "carries": option.max_rate_per_s / first.max_rate_per_s,
+    }
+    better = [Reason(key, {"ratio": f"{gain:.2f}"}) for key, gain in gains.items() if gain > _BETTER]
+    yield from better or [Reason("dominated")]
+
+
+def _shares(option: Option, goal: Goal) -> dict[str, float]:
+    """How much of each limit an option uses."""
+    shares = {RATE: goal.rate_per_s / option.max_rate_per_s}
+    if goal.tpot_s is not None:
+        shares[TPOT] = option.tpot_s / goal.tpot_s
+    if goal.ttft_s is not None:
+        shares[TTFT] = option.ttft_s / goal.ttft_s
+    return shares
+
+
+def with_fewer(block: Block, number: int, goal: Goal) -> Reason:
+    """What would become of a place with the next smaller number of devices of the same kinds."""
+    place = block.places[number]
+    smaller = [
+        index
+        for index, one in enumerate(block.places)
+        if one.devices < place.devices and one.prefill is place.prefill
+    ]
+    if not smaller:
+        return Reason("least")
+    nearest_to = max(smaller, key=lambda index: block.places[index].devices)
+    less = str(place.devices - block.places[nearest_to].devices)
+    worst, share = _least_miss(block, nearest_to, goal)
+    if worst == MEMORY:
+        return Reason("fewer.memory", {"devices": less})
+    if share <= 1:
+        return Reason("fewer.enough", {"devices": less})
+    return Reason("fewer", {"devices": less, "limit": worst, "share": _percent(share)})
+
+
+def _least_miss(block: Block, number: int, goal: Goal) -> tuple[str, float]:
+    """The limit that decides at a place, and the share of it that the best configuration there uses."""
+    fits = block.fits[:, number]
+    if not fits.any():
+        return MEMORY, 1.0
+    over = {name: values[:, number] for name, values in _over(block, goal).items()}
+    worst = np.where(fits, np.maximum.reduce(list(over.values())), np.inf)
+    at = np.unravel_index(int(np.argmin(worst)), worst.shape)
+    name = max(over, key=lambda key: over[key][at])
+    return name, float(over[name][at])
 
 
 def _over(block: Block, goal: Goal) -> dict[str, Array]:
-    """Figure over limit of every configuration."""
+    """Figure over limit of every configuration. Where more arrives than is carried, queues have no end: the
+    first token then misses as much as the rate does."""
     over = {RATE: goal.rate_per_s / block.most_per_s}
     if goal.ttft_s is not None:
-        over[TTFT] = block.ttft_s / goal.ttft_s
+        over[TTFT] = np.where(over[RATE] < 1, block.ttft_s / goal.ttft_s, over[RATE])
     if goal.tpot_s is not None:
         over[TPOT] = block.tpot_s / goal.tpot_s
     return over
 
 
-def nearest(blocks: list[Block], goal: Goal) -> Nearest | None:
+def nearest(blocks: Sequence[Block], goal: Goal) -> Nearest | None:
     """The configuration whose worst miss is the smallest; None where nothing fits in memory."""
     found: tuple[float, Nearest] | None = None
     for block in blocks:
@@ -109,21 +123,12 @@ def nearest(blocks: list[Block], goal: Goal) -> Nearest | None:
         value = float(worst[at])
         if np.isfinite(value) and (found is None or value < found[0]):
             misses = tuple((name, float(ratio[at])) for name, ratio in over.items())
-            spec = block.candidate.spec
-            found = (
-                value,
-                Nearest(
-                    device=block.candidate.device.id,
-                    devices=block.tp * int(block.replicas[at[1]]),
-                    weights=block.candidate.weights or spec.quantization or spec.dtype,
-                    tp=block.tp,
-                    over=misses,
-                ),
-            )
+            place = block.places[int(at[1])]
+            found = (value, Nearest(choices(place), place.unit.candidate.format, misses))
     return None if found is None else found[1]
 
 
-def constraints(blocks: list[Block], goal: Goal, larger: list[Block]) -> Iterator[Constraint]:
+def constraints(blocks: Sequence[Block], goal: Goal, larger: Sequence[Block]) -> Iterator[Constraint]:
     """``larger`` are the same configurations on devices with a tenth more memory, or none."""
     limits = {MEMORY: None, RATE: goal.rate_per_s, TTFT: goal.ttft_s, TPOT: goal.tpot_s}
     for name, limit in limits.items():
@@ -139,12 +144,10 @@ def constraints(blocks: list[Block], goal: Goal, larger: list[Block]) -> Iterato
             alone += int((~passes[name] & others).sum())
             if name != MEMORY:
                 assert relaxed is not None
-                loose = block.passes(goal, relax=name)
-                relaxed += int(np.logical_and.reduce(list(loose.values())).sum())
+                relaxed += int(block.passing(goal, relax=name).sum())
             best = _best(block, name, others, best)
         if name == MEMORY:
-            passed = (np.logical_and.reduce(list(one.passes(goal).values())) for one in larger)
-            relaxed = sum(int(one.sum()) for one in passed) if larger else None
+            relaxed = sum(int(one.passing(goal).sum()) for one in larger) if larger else None
         yield Constraint(name, limit, fails, alone, best, relaxed)
 
 
@@ -158,3 +161,39 @@ def _best(block: Block, name: str, others: Array, best: float | None) -> float |
     values = block.ttft_s if name == TTFT else block.tpot_s
     reached = float(values[others].min())
     return reached if best is None else min(best, reached)
+
+
+def verdict(found: Sequence[Constraint], tried: int) -> Iterator[Reason]:
+    """Of a search that finds nothing: which limit kills it, and what a tenth looser would do to each."""
+    memory = next(one for one in found if one.name == MEMORY)
+    killers = [one for one in found if one.fails_alone]
+    if memory.fails == tried:
+        yield Reason("kills.memory")
+    elif not killers:
+        yield Reason("kills.together")
+    for one in sorted(killers, key=lambda one: -one.fails_alone):
+        if one.name != MEMORY and one.best is not None:
+            shown = _shown(one.name, one.best)
+            facts = {"limit": one.name, "count": f"{one.fails_alone:,}", "best": shown}
+            yield Reason("kills.alone", facts)
+    for one in found:
+        count = f"{one.passes_relaxed or 0:,}"
+        if one.name == MEMORY:
+            if memory.fails:
+                yield Reason(
+                    "relaxed.memory" if one.passes_relaxed else "relaxed.memory.none", {"count": count}
+                )
+        elif one.passes_relaxed and one.limit is not None:
+            loose = one.limit / RELAXED if one.name == RATE else one.limit * RELAXED
+            yield Reason("relaxed", {"limit": one.name, "loose": _shown(one.name, loose), "count": count})
+        else:
+            yield Reason("relaxed.none", {"limit": one.name})
+
+
+def _percent(share: float) -> str:
+    """Close to the limit with a digit more, so that 100.4 % does not read as met."""
+    return f"{share:.1%}" if 0.9 < share < 1.1 else f"{share:.0%}"
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{format_rate(value)}/s" if name == RATE else format_seconds(value)

@@ -12,16 +12,22 @@ concurrency N carries is therefore N / (O t(N) + N c).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from math import sqrt
+from statistics import NormalDist
 
 from rooflens.analysis.calibration import calibration
-from rooflens.analysis.estimate import Setting, estimate_s
+from rooflens.analysis.communication import DEFAULT_NETWORK, Network
+from rooflens.analysis.estimate import Setting
+from rooflens.analysis.goodput import Latencies, Wait, goodput
+from rooflens.analysis.likely import likely_step_s
 from rooflens.analysis.numeric import Quantity, maximum, minimum
-from rooflens.analysis.parallelism import Layout, rank_specs
+from rooflens.analysis.parallelism import Layout
+from rooflens.analysis.requests import Requests
 from rooflens.analysis.roofline import Roof
-from rooflens.analysis.step import Step, decode_step, prefill_step, step_ops
-from rooflens.analysis.workload import collectives, communication_bytes
+from rooflens.analysis.serving_result import Serving
+from rooflens.analysis.step import Step, decode_step, prefill_step
 from rooflens.errors import InputError
 from rooflens.models.spec import ModelSpec
 
@@ -31,71 +37,68 @@ _MOST = 4096
 
 
 @dataclass(frozen=True)
-class Requests:
-    """What arrives: lengths in tokens, ``output_cv`` the standard deviation of outputs over their mean,
-    ``shared_prefix`` the share of each prompt that is cached already."""
-
-    prompt: int
-    output: int
-    output_cv: float = 0.0
-    shared_prefix: float = 0.0
-
-    @property
-    def computed(self) -> int:
-        """Prompt tokens that are computed: at least the last one."""
-        return max(1, round(self.prompt * (1 - self.shared_prefix)))
-
-    @property
-    def mean_context(self) -> float:
-        """Tokens held by a sequence at a random moment; long outputs are met more often than short ones."""
-        return self.prompt + self.output * (1 + self.output_cv**2) / 2
-
-
-@dataclass(frozen=True)
 class Replica:
-    """One model instance under an engine: everything that prices its steps."""
+    """One model instance under an engine: everything that prices its steps.
+
+    Where data-parallel ranks share experts, ``layout`` says so and the figures are those of one rank.
+    """
 
     spec: ModelSpec
     layout: Layout
     roof: Roof
     setting: Setting
     kv_dtype: str
-
-    def step_s(self, step: Step, *, eager: bool, chunks: Quantity = 1) -> Quantity:
-        """Likely seconds of a step; pipeline stages one after the other."""
-        sent = communication_bytes(self.spec, self.layout, tokens=step.tokens)
-        total: Quantity = 0.0
-        for stage in rank_specs(self.spec, self.layout):
-            total = total + estimate_s(
-                step_ops(stage, step, kv_dtype=self.kv_dtype),
-                self.roof,
-                self.setting,
-                tokens=step.tokens,
-                sequences=step.sequences,
-                eager=eager,
-                chunks=chunks,
-                reduces=collectives(self.spec, self.layout),
-                communication_bytes=sent,
-                devices=max(self.layout.tp, self.layout.ep),
-            )
-        return total
+    network: Network = DEFAULT_NETWORK
 
     def decode_s(self, sequences: Quantity, requests: Requests) -> Quantity:
-        """t(N): a decode step of N sequences at their mean context."""
-        return self.step_s(decode_step(sequences=sequences, context=requests.mean_context), eager=False)
+        """t(N): a decode step of N sequences at their mean context.
+
+        Pipeline stages each run a share of the sequences at a time, and a token passes all of them.
+        """
+        at_once = maximum(sequences / self.layout.pp, 1.0) if self.layout.pp > 1 else sequences
+        step = decode_step(sequences=at_once, context=requests.mean_context)
+        return self._step_s(step, eager=False)
+
+    def prompt_s(self, computed: Quantity, cached: Quantity, budget: Quantity | None) -> Quantity:
+        """A prompt alone, in chunks of at most ``budget`` tokens."""
+        step = prefill_step(sequences=1, prompt=computed, context=cached)
+        return self._step_s(step, eager=True, chunks=1 if budget is None else maximum(1.0, computed / budget))
+
+    def prompts_s(self, requests: Requests, budget: Quantity | None = None) -> list[Quantity]:
+        """Equally likely prompts alone."""
+        return [self.prompt_s(computed, cached, budget) for computed, cached in requests.prompt_points()]
 
     def prefill_s(self, requests: Requests, budget: Quantity | None = None) -> Quantity:
-        """One request's prompt alone, in chunks of at most ``budget`` tokens."""
-        cached = requests.prompt - requests.computed
-        step = prefill_step(sequences=1, prompt=requests.computed, context=cached)
-        chunks = 1 if budget is None else maximum(1.0, requests.computed / budget)
-        return self.step_s(step, eager=True, chunks=chunks)
+        """A request's prompt alone, in the mean."""
+        times = self.prompts_s(requests, budget)
+        return sum(times) / len(times)
+
+    def shared_s(self, prefill_s: Quantity) -> Quantity:
+        """What a prompt adds to the steps of others: ``mix`` of its time, on one of the stages at a time."""
+        return calibration().table["general"]["mix"] * prefill_s / self.layout.pp
+
+    def _step_s(self, step: Step, *, eager: bool, chunks: Quantity = 1) -> Quantity:
+        return likely_step_s(
+            self.spec,
+            self.layout,
+            self.roof,
+            self.setting,
+            step,
+            kv_dtype=self.kv_dtype,
+            eager=eager,
+            chunks=chunks,
+            network=self.network,
+        )
 
 
-def rate_of(sequences: Quantity, *, decode_s: Quantity, prefill_s: Quantity, output: int) -> Quantity:
+def rate_of(sequences: Quantity, *, decode_s: Quantity, shared_s: Quantity, output: int) -> Quantity:
     """Requests a second that N decoding sequences carry: N / (O t(N) + N c)."""
-    shared_s = calibration().table["general"]["mix"] * prefill_s
     return sequences / (output * decode_s + sequences * shared_s)
+
+
+def waiting_share(*, busy: Quantity, servers: Quantity) -> Quantity:
+    """Share of arrivals that find all servers busy: busy^(sqrt(2 (servers + 1)) - 1)."""
+    return busy ** ((2 * (servers + 1)) ** 0.5 - 1)
 
 
 def queue_s(*, busy: Quantity, service_s: Quantity, servers: Quantity, variation: float = 1.0) -> Quantity:
@@ -105,48 +108,7 @@ def queue_s(*, busy: Quantity, service_s: Quantity, servers: Quantity, variation
     coefficients of variation of arrivals and service. Source: H. Sakasegawa, "An approximation formula",
     1977; exact for one server.
     """
-    exponent = (2 * (servers + 1)) ** 0.5 - 1
-    return service_s / servers * busy**exponent / (1 - busy) * variation
-
-
-@dataclass(frozen=True)
-class Serving:
-    """The steady state of all replicas. Per-second figures are totals, latencies those of one request.
-
-    ``running`` sequences decode at once over all replicas; ``limit`` is the most that memory and engine
-    allow, ``limited_by`` which of the two. Where the asked rate is over ``max_rate_per_s`` nothing settles:
-    latencies are None.
-    """
-
-    rate_per_s: float
-    max_rate_per_s: float
-    stable: bool
-    running: float
-    limit: int
-    limited_by: str
-    ttft_s: float | None
-    tpot_s: float | None
-    itl_longest_s: float | None
-    queue_s: float | None
-    output_tokens_per_s: float
-    preempts: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "rate_per_s": self.rate_per_s,
-            "max_rate_per_s": self.max_rate_per_s,
-            "stable": self.stable,
-            "running": self.running,
-            "limit": self.limit,
-            "limited_by": self.limited_by,
-            "ttft_s": self.ttft_s,
-            "tpot_s": self.tpot_s,
-            "itl_longest_s": self.itl_longest_s,
-            "queue_s": self.queue_s,
-            "output_tokens_per_s": self.output_tokens_per_s,
-            "preempts": self.preempts,
-        }
+    return service_s / servers * waiting_share(busy=busy, servers=servers) / (1 - busy) * variation
 
 
 def steady_state(
@@ -159,11 +121,13 @@ def steady_state(
     kv_capacity_tokens: int | None = None,
     max_sequences: int | None = None,
     budget: int | None = None,
+    limits_s: tuple[float | None, float | None] = (None, None),
 ) -> Serving:
     """What an arrival rate, or a fixed concurrency of clients, settles at; exactly one of the two.
 
-    ``kv_capacity_tokens`` (of one replica) holds N sequences of mean length; from the number of full-length
-    ones on, some are preempted. Raises InputError for a rate or concurrency that is not positive.
+    ``kv_capacity_tokens`` (of one replica) holds N sequences of mean length; where the running ones want
+    more, some are preempted and computed again. ``limits_s`` of TTFT and TPOT decide the goodput. Raises
+    InputError for a rate or concurrency that is not positive.
     """
     if (rate_per_s is None) == (concurrency is None):
         raise InputError(
@@ -172,12 +136,19 @@ def steady_state(
     for name, value in (("rate", rate_per_s), ("concurrency", concurrency)):
         if value is not None and not value > 0:
             raise InputError(f"{name} must be positive", value=value)
-    limit, limited_by, full = running_limit(requests, kv_capacity_tokens, max_sequences)
-    prefill_s = float(replica.prefill_s(requests, budget))
+    limit, limited_by, _ = running_limit(requests, kv_capacity_tokens, max_sequences)
+    prompts_s = [float(value) for value in replica.prompts_s(requests, budget)]
+    prefill_s = sum(prompts_s) / len(prompts_s)
+    output = requests.output
+
+    def shared_s(sequences: float) -> float:
+        # Short of cache, about as many tokens are computed again as a request grows by.
+        again = overflow_share(requests, sequences, kv_capacity_tokens) * output / requests.computed
+        return float(replica.shared_s(prefill_s)) * (1 + again)
 
     def carried(sequences: float) -> float:
         decode_s = float(replica.decode_s(sequences, requests))
-        return float(rate_of(sequences, decode_s=decode_s, prefill_s=prefill_s, output=requests.output))
+        return float(rate_of(sequences, decode_s=decode_s, shared_s=shared_s(sequences), output=output))
 
     most = carried(limit)
     if concurrency is not None:
@@ -186,37 +157,49 @@ def steady_state(
     else:
         assert rate_per_s is not None
         rate = rate_per_s / replicas
-        if rate >= most:
-            return _saturated(
-                rate_per_s, most * replicas, limit * replicas, limited_by, requests, limit > full
-            )
-        running = _settled(carried, rate, limit)
-    shared_s = calibration().table["general"]["mix"] * prefill_s
+        running = float(limit) if rate >= most else _settled(carried, rate, limit)
     decode_s = float(replica.decode_s(max(running, 1.0), requests))
-    tpot_s = float(token_s(running=running, decode_s=decode_s, shared_s=shared_s, output=requests.output))
-    wait_s = decode_s / 2 + (
-        _client_wait_s(concurrency / replicas, limit, prefill_s, rate)
-        if concurrency is not None
-        else float(
-            arrival_wait_s(
-                rate=rate, running=running, limit=limit, shared_s=shared_s, tpot_s=tpot_s, requests=requests
-            )
-        )
-    )
-    chunk_s = prefill_s if budget is None else prefill_s * min(1.0, budget / requests.computed)
-    return Serving(
+    mixed_s = shared_s(running)
+    tpot_s = float(token_s(running=running, decode_s=decode_s, shared_s=mixed_s, output=output))
+    overflow = overflow_share(requests, running, kv_capacity_tokens)
+    known = Serving(
         rate_per_s=rate * replicas,
         max_rate_per_s=most * replicas,
         stable=True,
         running=running * replicas,
         limit=limit * replicas,
         limited_by=limited_by,
-        ttft_s=replica.setting.engine.request_s + prefill_s + wait_s,
+        output_tokens_per_s=min(rate, most) * output * replicas,
+        kv_use=None if kv_capacity_tokens is None else running * requests.mean_context / kv_capacity_tokens,
+        overflow_share=overflow,
+    )
+    if concurrency is None and rate >= most:
+        return known.saturated()
+    if concurrency is not None:
+        prompt_wait = Wait(_together_s(concurrency / replicas, limit, prefill_s), even=True)
+        place_wait = Wait(max(0.0, concurrency / replicas - limit) / rate, even=True)
+    else:
+        prompt_wait = prompt_wait_of(rate, mixed_s, prompts_s)
+        place_wait = place_wait_of(running, limit, tpot_s, requests)
+    before_s = replica.setting.engine.request_s + decode_s / 2
+    latencies = Latencies(
+        prompts_s=tuple(before_s + own for own in prompts_s),
+        prompt_wait=prompt_wait,
+        place_wait=place_wait,
         tpot_s=tpot_s,
-        itl_longest_s=decode_s + chunk_s,
+        tpot_std_s=_tpot_std_s(replica, requests, rate, running, decode_s, mixed_s, concurrency is None),
+    )
+    wait_s = decode_s / 2 + prompt_wait.mean_s + place_wait.mean_s
+    chunk_s = max(prompts_s) if budget is None else max(prompts_s) * min(1.0, budget / requests.computed)
+    return known.settled(
+        ttft_s=replica.setting.engine.request_s + prefill_s + wait_s,
         queue_s=wait_s,
-        output_tokens_per_s=rate * requests.output * replicas,
-        preempts=running > full,
+        itl_longest_s=decode_s + chunk_s,
+        latencies=latencies,
+        goodput=None
+        if limits_s == (None, None)
+        else goodput(latencies, rate * replicas, ttft_s=limits_s[0], tpot_s=limits_s[1]),
+        requests=requests,
     )
 
 
@@ -228,17 +211,33 @@ def running_limit(
     if kv_capacity_tokens is None:
         return by_engine, "engine", float(by_engine)
     by_memory = int(kv_capacity_tokens // requests.mean_context)
-    full = kv_capacity_tokens / (requests.prompt + requests.output)
+    full = kv_capacity_tokens / requests.full_context
     if full < 1:
         raise InputError(
             f"the cache holds {kv_capacity_tokens} tokens, less than one request",
-            value=requests.prompt + requests.output,
+            value=requests.full_context,
             next="shorten the requests, or use more or larger devices",
         )
+    by_memory = max(1, by_memory)
     return (by_memory, "memory", full) if by_memory < by_engine else (by_engine, "engine", full)
 
 
-def _settled(carried: Any, rate: float, limit: int) -> float:
+def overflow_share(requests: Requests, running: float, kv_capacity_tokens: int | None) -> float:
+    """Share of the time in which the running sequences want more cache than there is.
+
+    Their lengths add up to about a normal spread (many, independent). That is when an engine preempts one
+    and computes its tokens again later.
+    """
+    if kv_capacity_tokens is None or running <= 0:
+        return 0.0
+    if running * requests.full_context <= kv_capacity_tokens:
+        return 0.0
+    spread = sqrt(running * requests.context_variance)
+    spare = kv_capacity_tokens - running * requests.mean_context
+    return 1 - NormalDist().cdf(spare / spread) if spread > 0 else float(spare < 0)
+
+
+def _settled(carried: Callable[[float], float], rate: float, limit: int) -> float:
     """The number of sequences whose rate is the arriving one (below 1: idle now and then)."""
     low, high = 0.0, float(limit)
     for _ in range(40):
@@ -247,6 +246,26 @@ def _settled(carried: Any, rate: float, limit: int) -> float:
         given = carried(middle) if middle >= 1 else carried(1.0) * middle
         low, high = (middle, high) if given < rate else (low, middle)
     return high
+
+
+def prompt_wait_of(rate: float, shared_s: float, prompts_s: list[float], servers: int = 1) -> Wait:
+    """Wait for prompts that came before, of a spread as theirs."""
+    mean = sum(prompts_s) / len(prompts_s)
+    square = sum(value**2 for value in prompts_s) / len(prompts_s)
+    variation = (
+        square / mean**2 / 2 if mean > 0 else 0.5
+    )  # (1 + (E[s^2] / E[s]^2 - 1)) / 2, arrivals at random
+    busy = min(rate * shared_s / servers, _FULL)
+    wait_s = queue_s(busy=busy, service_s=shared_s, servers=servers, variation=variation)
+    return Wait(float(wait_s), float(waiting_share(busy=busy, servers=servers)))
+
+
+def place_wait_of(running: float, limit: int, tpot_s: float, requests: Requests) -> Wait:
+    """Wait for a place among the running."""
+    busy = min(running / limit, _FULL)
+    service_s = requests.output * tpot_s
+    wait_s = queue_s(busy=busy, service_s=service_s, servers=limit, variation=(1 + requests.output_cv**2) / 2)
+    return Wait(float(wait_s), float(waiting_share(busy=busy, servers=limit)))
 
 
 def arrival_wait_s(
@@ -258,8 +277,11 @@ def arrival_wait_s(
     tpot_s: Quantity,
     requests: Requests,
 ) -> Quantity:
-    """Wait for prompts that came before (one server, fixed service) and for a place among the running."""
-    prompts_s = queue_s(busy=minimum(rate * shared_s, _FULL), service_s=shared_s, servers=1, variation=0.5)
+    """Mean wait of arrivals for prompts that came before and for a place among the running, as arrays."""
+    variation = (1 + requests.prompt_cv**2) / 2
+    prompts_s = queue_s(
+        busy=minimum(rate * shared_s, _FULL), service_s=shared_s, servers=1, variation=variation
+    )
     places_s = queue_s(
         busy=minimum(running / limit, _FULL),
         service_s=requests.output * tpot_s,
@@ -274,26 +296,27 @@ def token_s(*, running: Quantity, decode_s: Quantity, shared_s: Quantity, output
     return decode_s + maximum(running - 1, 0.0) * shared_s / output
 
 
-def _client_wait_s(clients: float, limit: int, prefill_s: float, rate: float) -> float:
-    """Closed loop: finished requests come back together, and those over the limit wait for a place."""
-    together_s = calibration().table["general"]["queue"] * (min(clients, limit) - 1) / 2 * prefill_s
-    return float(max(0.0, together_s) + max(0.0, clients - limit) / rate)
+def _tpot_std_s(
+    replica: Replica,
+    requests: Requests,
+    rate: float,
+    running: float,
+    decode_s: float,
+    shared_s: float,
+    arrivals: bool,
+) -> float:
+    """How TPOT differs between requests: by how many prompts come in between (as many as their variance),
+    and, where requests arrive at random, by how many sequences run beside it."""
+    output = requests.output
+    prompts = max(0.0, running - 1)
+    variance = prompts * (1 + requests.prompt_cv**2) * (shared_s / output) ** 2
+    if arrivals and running > 0:
+        more_s = float(replica.decode_s(max(1.0, running + sqrt(running)), requests))
+        variance += (more_s - decode_s) ** 2
+    return sqrt(variance)
 
 
-def _saturated(
-    rate: float, most: float, limit: int, limited_by: str, requests: Requests, preempts: bool
-) -> Serving:
-    return Serving(
-        rate_per_s=rate,
-        max_rate_per_s=most,
-        stable=False,
-        running=float(limit),
-        limit=limit,
-        limited_by=limited_by,
-        ttft_s=None,
-        tpot_s=None,
-        itl_longest_s=None,
-        queue_s=None,
-        output_tokens_per_s=most * requests.output,
-        preempts=preempts,
-    )
+def _together_s(clients: float, limit: int, prefill_s: float) -> float:
+    """Closed loop: finished requests come back together."""
+    share = float(calibration().table["general"]["queue"])
+    return max(0.0, share * (min(clients, limit) - 1) / 2 * prefill_s)

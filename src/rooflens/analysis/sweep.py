@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rooflens.analysis.communication import communication_bytes
 from rooflens.analysis.ledger import FRAMEWORK_OVERHEAD_BYTES, widest_activation
 from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.roofline import StepTimes, time_ops
 from rooflens.analysis.step import decode_step, step_ops
-from rooflens.analysis.workload import Workload, communication_bytes, device_rates
+from rooflens.analysis.workload import Workload, device_rates
 from rooflens.errors import InputError
 from rooflens.hardware.device import Device
 from rooflens.models.accounting import kv_sequence_bytes, state_sequence_bytes, weights_bytes

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rooflens.analysis.calibration import calibration
-from rooflens.analysis.estimate import estimate_s, setting_for
-from rooflens.analysis.parallelism import Layout, rank_specs
+from rooflens.analysis.estimate import setting_for
+from rooflens.analysis.likely import likely_step_s
+from rooflens.analysis.parallelism import Layout
 from rooflens.analysis.plan import Plan, plan_spec
-from rooflens.analysis.step import Phase, Step, prefill_step, step_ops
-from rooflens.analysis.workload import Workload, collectives, communication_bytes
+from rooflens.analysis.step import Phase, Step, prefill_step
+from rooflens.analysis.workload import Workload
 from rooflens.errors import InputError
 from rooflens.hardware.device import Device
 from rooflens.models.accounting import kv_sequence_bytes, weights_bytes
@@ -184,22 +185,17 @@ def step_likely_s(plan: Plan, step: Step, *, eager: bool, enqueue_s: float = 0.0
     setting = setting_for(plan.spec, plan.device, work.engine)
     if enqueue_s > setting.engine.enqueue_s:
         setting = replace(setting, engine=replace(setting.engine, enqueue_s=enqueue_s))
-    sent = communication_bytes(plan.spec, work.layout, tokens=step.tokens)
-    return sum(
-        float(
-            estimate_s(
-                step_ops(stage, step, kv_dtype=work.kv_dtype),
-                plan.rates.roof,
-                setting,
-                tokens=step.tokens,
-                sequences=step.sequences,
-                eager=eager,
-                reduces=collectives(plan.spec, work.layout),
-                communication_bytes=sent,
-                devices=max(work.layout.tp, work.layout.ep),
-            )
+    return float(
+        likely_step_s(
+            plan.spec,
+            work.layout,
+            plan.rates.roof,
+            setting,
+            step,
+            kv_dtype=work.kv_dtype,
+            eager=eager,
+            network=work.network,
         )
-        for stage in rank_specs(plan.spec, work.layout)
     )
 
 

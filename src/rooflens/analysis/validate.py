@@ -12,6 +12,7 @@ import numpy as np
 
 from rooflens.analysis.calibration import Calibration, calibration, device_class
 from rooflens.analysis.cases import Case, Kind, Term, bound_terms, groups
+from rooflens.analysis.communication import communication_bytes
 from rooflens.analysis.estimate import DECODE, DECODE_1, PREFILL, SERVED_TTFT
 from rooflens.analysis.features import Array, case_roof, features_of, predict, term_step
 from rooflens.analysis.measurement import Measurement
@@ -19,7 +20,6 @@ from rooflens.analysis.on_chip import cache_bytes
 from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.roofline import Roof, StepTimes, time_ops
 from rooflens.analysis.step import step_ops
-from rooflens.analysis.workload import communication_bytes
 from rooflens.units import KILO
 
 WIDTH_OF = {

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflens.analysis.numeric import Quantity, ceil_div
+from rooflens.analysis.communication import DEFAULT_NETWORK, Network, network_of
+from rooflens.analysis.numeric import ceil_div
 from rooflens.analysis.parallelism import Layout, resolve_layout
 from rooflens.analysis.roofline import Roof
 from rooflens.analysis.step import Op
 from rooflens.errors import InputError, UnsupportedError
 from rooflens.hardware.device import Device
-from rooflens.models.formats.base import dtype_bytes
 from rooflens.models.formats.kv import kv_format
-from rooflens.models.spec import MixtureOfExperts, ModelSpec
+from rooflens.models.spec import ModelSpec
 
 # Element types that a matrix multiply falls back to when the checkpoint's own type has no peak here:
 # engines then run weight-only kernels in the activations' type, or fp16 where bf16 is missing.
@@ -43,6 +43,7 @@ class Workload:
     memory_utilization: float | None = None
     engine_version: str | None = None
     swa_full: bool = False
+    network: Network = DEFAULT_NETWORK
 
     @property
     def replica_batch(self) -> int:
@@ -75,10 +76,13 @@ def make_workload(
     memory_utilization: float | None = None,
     engine_version: str | None = None,
     swa_full: bool = False,
+    devices_per_node: int | None = None,
+    network: float | None = None,
 ) -> Workload:
     """Check every number and fill the defaults: context = prompt + output, KV in the model's dtype.
 
-    Raises InputError naming the field, the value and what is allowed.
+    ``network`` is what one device sends to other nodes in bytes/s. Raises InputError naming the field, the
+    value and what is allowed.
     """
     for name, value in (("batch", batch), ("prompt", prompt), ("output", output)):
         _whole(name, value)
@@ -118,6 +122,7 @@ def make_workload(
         memory_utilization=memory_utilization,
         engine_version=engine_version,
         swa_full=swa_full,
+        network=network_of(devices_per_node, network),
     )
 
 
@@ -192,66 +197,3 @@ def prefill_chunk_tokens(workload: Workload) -> int | None:
     if workload.engine in ("llama.cpp", "ollama"):
         return LLAMA_CPP_CHUNK
     return workload.max_batched_tokens
-
-
-def all_reduces(spec: ModelSpec, layout: Layout) -> float:
-    """All-reduces of a step on one pipeline stage: one after each mixer and each MLP, none without tp.
-
-    Experts that data-parallel replicas share are reached by all-to-alls instead.
-    """
-    if layout.tp == 1 or spec.free_form is not None:
-        return 0
-    after_mlps = sum(g.count for g in spec.groups if g.layer.mlp is not None)
-    if _shares_experts(layout):
-        after_mlps -= _sparse_layers(spec)
-    reduces = sum(len(g.layer.mixers) * g.count for g in spec.groups) + after_mlps
-    return reduces / layout.pp
-
-
-def all_to_alls(spec: ModelSpec, layout: Layout) -> float:
-    """All-to-alls of a step on one stage: to the experts and back, where replicas share them."""
-    if not _shares_experts(layout) or spec.free_form is not None:
-        return 0
-    return 2 * _sparse_layers(spec) / layout.pp
-
-
-def collectives(spec: ModelSpec, layout: Layout) -> float:
-    """All-reduces and all-to-alls of a step on one stage."""
-    return all_reduces(spec, layout) + all_to_alls(spec, layout)
-
-
-def _shares_experts(layout: Layout) -> bool:
-    return layout.ep > 1 and layout.dp > 1
-
-
-def _sparse_layers(spec: ModelSpec) -> int:
-    return sum(g.count for g in spec.groups if isinstance(g.layer.mlp, MixtureOfExperts))
-
-
-def _visits(spec: ModelSpec) -> int:
-    """Experts that a token visits in a layer."""
-    found = (g.layer.mlp.top_k for g in spec.groups if isinstance(g.layer.mlp, MixtureOfExperts))
-    return max(found, default=0)
-
-
-def communication_bytes(
-    spec: ModelSpec, layout: Layout, *, tokens: Quantity, least: bool = False
-) -> Quantity:
-    """Bytes one device sends in a step: two all-reduces a layer under tp, one hand-over under pp.
-
-    Ring all-reduce: 2 (n - 1) / n of the payload, tokens x hidden elements. ``least`` is for bounds:
-    a switch that adds up on the way (NVLink SHARP) lets every device send its payload once. To shared
-    experts and back each rank sends its tokens to top_k experts, of which (ep - 1) / ep are elsewhere; at
-    the least all of them could be its own.
-    """
-    factor = 1.0 if least else 2 * (layout.tp - 1) / layout.tp
-    payload = tokens * (spec.hidden_size * dtype_bytes(spec.dtype))
-    sent: Quantity = 0 * payload
-    if layout.tp > 1 and spec.free_form is None:
-        sent = payload * (all_reduces(spec, layout) * factor)
-    if not least and _shares_experts(layout):
-        away = _visits(spec) * (layout.ep - 1) / layout.ep / layout.tp
-        sent = sent + payload * (all_to_alls(spec, layout) * away)
-    if layout.pp > 1:
-        sent = sent + payload / layout.tp
-    return sent

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflens.analysis.workload import DEFAULT_OUTPUT, DEFAULT_PROMPT
-from rooflens.api.serving import serving_of
+from rooflens.api.serving import Lengths, requests_of, serving_of
 from rooflens.api.sources import DeviceSource, ModelSource, in_format, read_spec_of, resolve_device
 from rooflens.errors import InputError
 from rooflens.hardware import Device
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rooflens.analysis.own_runs import OwnRuns
     from rooflens.analysis.plan import Plan
     from rooflens.analysis.points import RooflineView
-    from rooflens.analysis.serving import Serving
+    from rooflens.analysis.serving_result import Serving
     from rooflens.analysis.sweep import Sweep
     from rooflens.analysis.workload import Workload
 
@@ -96,8 +96,14 @@ def plan(
     runs: str | Path | OwnRuns | None = None,
     rate: float | None = None,
     concurrency: int | None = None,
-    output_cv: float = 0.0,
+    prompt_std: float = 0.0,
+    output_std: float = 0.0,
+    lengths: Lengths | None = None,
     shared_prefix: float = 0.0,
+    ttft: float | None = None,
+    tpot: float | None = None,
+    devices_per_node: int | None = None,
+    network: float | None = None,
     remedies: bool = True,
 ) -> Plan:
     """The memory ledger, the limits of prefill and decode and the estimate of one workload.
@@ -109,11 +115,25 @@ def plan(
     would run it, which ``notes`` say. ``runs`` is what ``calibrate`` saved (a path, or ``latest``): the
     estimate then moves to and narrows around the user's own runs of this device and engine. With ``rate``
     (requests a second) or ``concurrency`` (clients) the plan also says what continuous batching settles at,
-    for outputs of spread ``output_cv`` and prompts whose ``shared_prefix`` is cached. Without ``remedies``
-    it is not sought what would make a plan fit, which takes longest. Raises RooflensError for anything
-    unusable.
+    for lengths spread by ``prompt_std`` and ``output_std`` tokens or as in ``lengths`` (a file or pairs),
+    prompts whose ``shared_prefix`` is cached, and the goodput under limits of ``ttft`` and ``tpot`` seconds.
+    ``devices_per_node`` and ``network`` (bytes/s a device) matter where a layout spans nodes. Without
+    ``remedies`` it is not sought what would make a plan fit, which takes longest. Raises RooflensError for
+    anything unusable.
     """
     from rooflens.analysis.plan import plan_spec
+
+    asked = None
+    if rate is not None or concurrency is not None or lengths is not None:
+        asked = requests_of(
+            prompt=prompt,
+            output=output,
+            prompt_std=prompt_std,
+            output_std=output_std,
+            lengths=lengths,
+            shared_prefix=shared_prefix,
+        )
+        prompt, output = asked.prompt, asked.output
 
     spec, found, workload = _prepare(
         model,
@@ -126,7 +146,7 @@ def plan(
             "kv_dtype": kv_dtype, "engine": engine, "engine_version": engine_version,
             "max_model_len": max_model_len, "max_batched_tokens": max_batched_tokens,
             "max_sequences": max_sequences, "memory_utilization": memory_utilization,
-            "swa_full": swa_full,
+            "swa_full": swa_full, "devices_per_node": devices_per_node, "network": network,
         },
     )  # fmt: skip
     inspection = inspect_spec(spec, context=workload.context, kv_dtype=workload.kv_dtype)
@@ -139,11 +159,9 @@ def plan(
         own_runs=_own_runs(runs),
         remedies=remedies,
     )
-    if rate is None and concurrency is None:
+    if asked is None or (rate is None and concurrency is None):
         return planned
-    served = serving_of(
-        planned, rate=rate, concurrency=concurrency, output_cv=output_cv, shared_prefix=shared_prefix
-    )
+    served = serving_of(planned, requests=asked, rate=rate, concurrency=concurrency, ttft=ttft, tpot=tpot)
     return replace(planned, serving=served)
 
 
@@ -246,22 +264,20 @@ def serving(
     *,
     rate: float | None = None,
     concurrency: int | None = None,
-    output_cv: float = 0.0,
-    shared_prefix: float = 0.0,
     **settings: Any,
 ) -> Serving:
     """What continuous batching settles at under ``rate`` requests a second, or ``concurrency`` clients.
 
-    ``output_cv`` is the spread of output lengths (standard deviation over mean), ``shared_prefix`` the share
-    of every prompt that is cached; ``settings`` are those of ``plan``. Raises RooflensError.
+    ``settings`` are those of ``plan``, among them the lengths, their spread and the limits of goodput.
+    Raises RooflensError.
     """
-    return serving_of(
-        plan(model, device, **settings),
-        rate=rate,
-        concurrency=concurrency,
-        output_cv=output_cv,
-        shared_prefix=shared_prefix,
-    )
+    if rate is None and concurrency is None:
+        raise InputError(
+            "either a request rate or a concurrency is needed", allowed="one of rate, concurrency"
+        )
+    served = plan(model, device, rate=rate, concurrency=concurrency, **settings).serving
+    assert served is not None
+    return served
 
 
 def _own_runs(runs: str | Path | OwnRuns | None) -> OwnRuns | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooflens.analysis.workload import DEFAULT_OUTPUT, DEFAULT_PROMPT
@@ -12,38 +13,82 @@ from rooflens.errors import InputError
 
 if TYPE_CHECKING:
     from rooflens.analysis.plan import Plan
+    from rooflens.analysis.requests import Requests
     from rooflens.analysis.search_result import SearchResult
-    from rooflens.analysis.serving import Serving
+    from rooflens.analysis.serving_result import Serving
+
+Lengths = str | Path | Sequence[Sequence[float]]
+"""A file of request lengths, or (prompt, output) or (prompt, output, how often) of each."""
+
+
+def requests_of(
+    *,
+    prompt: int,
+    output: int,
+    prompt_std: float = 0.0,
+    output_std: float = 0.0,
+    lengths: Lengths | None = None,
+    shared_prefix: float = 0.0,
+) -> Requests:
+    """Requests of fixed or spread lengths, or of ``lengths`` (a file, or pairs) in their place."""
+    from rooflens.analysis.requests import observed_requests, spread_requests
+
+    if lengths is None:
+        return spread_requests(
+            prompt=prompt,
+            output=output,
+            prompt_std=prompt_std,
+            output_std=output_std,
+            shared_prefix=shared_prefix,
+        )
+    if prompt_std or output_std:
+        raise InputError("lengths and a spread are both given", next="leave one of them out")
+    if isinstance(lengths, (str, Path)):
+        from rooflens.interop.lengths import read_lengths
+
+        lengths = read_lengths(lengths)
+    pairs = [(int(one[0]), int(one[1]), float(one[2]) if len(one) > 2 else 1.0) for one in lengths]
+    return observed_requests(pairs, shared_prefix=shared_prefix)
 
 
 def serving_of(
     planned: Plan,
     *,
+    requests: Requests,
     rate: float | None = None,
     concurrency: int | None = None,
-    output_cv: float = 0.0,
-    shared_prefix: float = 0.0,
+    ttft: float | None = None,
+    tpot: float | None = None,
 ) -> Serving:
-    """The same for a plan that is there already."""
+    """The steady state of a plan that is there already; ``ttft`` and ``tpot`` are the limits of goodput."""
+    from rooflens.analysis.communication import shares_experts
     from rooflens.analysis.estimate import setting_for
-    from rooflens.analysis.serving import Replica, Requests, steady_state
+    from rooflens.analysis.serving import Replica, steady_state
 
-    if not 0 <= shared_prefix <= 1:
-        raise InputError("shared_prefix is not usable", value=shared_prefix, allowed="0 to 1")
-    if output_cv < 0:
-        raise InputError("output_cv is not usable", value=output_cv, allowed="0 or more")
+    for name, value in (("ttft", ttft), ("tpot", tpot)):
+        if value is not None and not value > 0:
+            raise InputError(f"{name} must be positive", value=value)
     work = planned.workload
-    setting = setting_for(planned.spec, planned.device, work.engine)
-    layout = replace(work.layout, dp=1, ep=min(work.layout.ep, work.layout.tp))
+    layout = work.layout
+    if not shares_experts(layout):
+        layout = replace(layout, dp=1)
     return steady_state(
-        Replica(planned.spec, layout, planned.rates.roof, setting, work.kv_dtype),
-        Requests(work.prompt, work.output, output_cv, shared_prefix),
+        Replica(
+            planned.spec,
+            layout,
+            planned.rates.roof,
+            setting_for(planned.spec, planned.device, work.engine),
+            work.kv_dtype,
+            work.network,
+        ),
+        requests,
         rate_per_s=rate,
         concurrency=concurrency,
         replicas=work.layout.dp,
         kv_capacity_tokens=planned.ledger.kv_capacity_tokens,
         max_sequences=work.max_sequences,
         budget=work.max_batched_tokens,
+        limits_s=(ttft, tpot),
     )
 
 
@@ -56,40 +101,57 @@ def search(
     tpot: float | None = None,
     prompt: int = DEFAULT_PROMPT,
     output: int = DEFAULT_OUTPUT,
+    prompt_std: float = 0.0,
+    output_std: float = 0.0,
+    lengths: Lengths | None = None,
+    shared_prefix: float = 0.0,
     engine: str = "vllm",
     weights: Sequence[str | None] | None = None,
     kv_dtypes: Sequence[str | None] | None = None,
     max_devices: int = 8,
+    split: bool = True,
     prices: Mapping[str, float] | None = None,
-    output_cv: float = 0.0,
-    shared_prefix: float = 0.0,
+    price_source: str = "auto",
     max_model_len: int | None = None,
     memory_utilization: float | None = None,
+    devices_per_node: int | None = None,
+    network: float | None = None,
 ) -> SearchResult:
     """Configurations that serve ``rate`` requests a second with likely TTFT and TPOT (seconds) under limits.
 
-    Tries tensor parallel degrees, replicas, ``weights`` and cache formats (default: the checkpoint's and what
-    the engine offers), sequence limits and step budgets, with at most ``max_devices``. ``prices`` are per
-    device and hour by device name; without them devices and power rank. Raises RooflensError.
+    Tries layouts (tensor, pipeline, expert and attention data parallel), replicas, ``weights`` and cache
+    formats (default: the checkpoint's and what the engine offers), sequence limits and step budgets, and with
+    ``split`` pools of their own for prefills and decodes, also of different devices; at most
+    ``max_devices`` in all. ``prices`` are per device and hour by device name; other devices take theirs from
+    ``price_source`` (auto, gpuhunt, snapshot, none). Without any, devices and power rank. Raises
+    RooflensError.
     """
     from rooflens.analysis.advice import FORMATS
     from rooflens.analysis.search import search as run
     from rooflens.analysis.search_result import Goal
-    from rooflens.analysis.search_verdict import Candidate
-    from rooflens.analysis.serving import Requests
+    from rooflens.analysis.search_units import Candidate
     from rooflens.analysis.workload import make_workload
     from rooflens.errors import RooflensError
+    from rooflens.interop.prices import prices_of
 
     for name, value in (("rate", rate), ("ttft", ttft), ("tpot", tpot)):
         if value is not None and not value > 0:
             raise InputError(f"{name} must be positive", value=value)
     if not devices:
         raise InputError("no devices are given", allowed="one or more names that `rooflens devices` lists")
+    asked = requests_of(
+        prompt=prompt,
+        output=output,
+        prompt_std=prompt_std,
+        output_std=output_std,
+        lengths=lengths,
+        shared_prefix=shared_prefix,
+    )
     spec = read_spec_of(model)
     found = [resolve_device(device) for device in devices]
-    asked = weights if weights is not None else (None, *FORMATS.get(engine, ("fp8", "awq")))
+    formats = weights if weights is not None else (None, *FORMATS.get(engine, ("fp8", "awq")))
     candidates = []
-    for form in dict.fromkeys(asked):
+    for form in dict.fromkeys(formats):
         try:
             changed = read_spec_of(spec, form)
         except RooflensError:
@@ -98,21 +160,25 @@ def search(
             continue  # a format that this model's shapes refuse
         candidates += [Candidate(changed, device, form) for device in found]
     served = engine in ("vllm", "sglang")
-    priced = {resolve_device(name).id: price for name, price in (prices or {}).items()}
+    own = {resolve_device(name).id: price for name, price in (prices or {}).items()}
+    priced, notes = prices_of(found, own=own, source=price_source)
     base = make_workload(
         spec,
-        prompt=prompt,
-        output=output,
+        prompt=asked.prompt,
+        output=asked.output,
         engine=engine,
-        max_model_len=max_model_len or prompt + output,
+        max_model_len=max_model_len or asked.full_context,
         memory_utilization=memory_utilization,
+        devices_per_node=devices_per_node,
+        network=network,
     )
     return run(
         candidates,
-        Goal(Requests(prompt, output, output_cv, shared_prefix), rate, ttft, tpot, max_devices),
+        Goal(asked, rate, ttft, tpot, max_devices),
         base=base,
         model=spec.name,
         kv_dtypes=kv_dtypes if kv_dtypes is not None else (None, "fp8") if served else (None,),
         prices=priced,
-        price_source="given by the user" if priced else None,
+        split=split,
+        notes=notes,
     )

@@ -13,14 +13,13 @@ from rooflens.cli.options import (
     model_options,
     output_options,
     parse_rate,
-    plain_number,
     take_model,
     whole_option,
     workload_options,
 )
 from rooflens.cli.output import answer
+from rooflens.cli.serving_options import length_options, lengths_and_nodes, node_options, parse_limit
 from rooflens.errors import InputError
-from rooflens.units import parse_duration
 
 if TYPE_CHECKING:
     from rooflens.analysis.plan import Plan
@@ -41,11 +40,25 @@ if TYPE_CHECKING:
 )
 @click.option("--rate", metavar="RATE", help="Also the steady state at this request rate, e.g. 5/s.")
 @whole_option("--concurrency", help="Also the steady state with this many clients.")
-@click.option("--output-cv", metavar="SHARE", help="Served: spread of output lengths over their mean. [0]")
-@click.option("--prefix-share", metavar="SHARE", help="Served: share of every prompt that is cached. [0]")
+@click.option(
+    "--goodput",
+    "good",
+    metavar="LIMIT",
+    multiple=True,
+    help="Served: count requests within ttft=500ms, tpot=40ms. Repeatable.",
+)
+@length_options
+@node_options
 @click.option("--runs", metavar="FILE", help="Own runs that `rooflens calibrate` saved, or 'latest'.")
 @output_options("png", "svg", "pdf", "html", "json", "csv")
-def plan(limits: tuple[str, ...], as_json: bool, out: str | None, lang: str | None, **options: Any) -> int:
+def plan(
+    limits: tuple[str, ...],
+    good: tuple[str, ...],
+    as_json: bool,
+    out: str | None,
+    lang: str | None,
+    **options: Any,
+) -> int:
     """What the memory of a device goes to, whether MODEL fits, and how fast it can possibly be.
 
     \b
@@ -58,31 +71,16 @@ def plan(limits: tuple[str, ...], as_json: bool, out: str | None, lang: str | No
     from rooflens import api
 
     asked = [parse_limit(text) for text in limits]
-    serving_numbers(options)
-    result = api.plan(take_model(options), **given(options))
+    if good and options["rate"] is None and options["concurrency"] is None:
+        raise InputError("--goodput needs --rate or --concurrency", value=good[0])
+    settings: dict[str, Any] = dict(parse_limit(text, field="--goodput") for text in good)
+    lengths_and_nodes(options, settings)
+    if options["rate"] is not None:
+        options["rate"] = parse_rate(options["rate"])
+    result = api.plan(take_model(options), **given(options), **settings)
     over = [(phase, limit) for phase, limit in asked if _seconds(result, phase) > limit]
     answer(result, "plan", as_json=as_json, out=out, lang=lang, over=over)
     return 1 if result.fits is False or over else 0
-
-
-def serving_numbers(options: dict[str, Any]) -> None:
-    """Read the texts of --rate, --output-cv and --prefix-share in place, the last under the API's name."""
-    if options["rate"] is not None:
-        options["rate"] = parse_rate(options["rate"])
-    share = options.pop("prefix_share")
-    options["shared_prefix"] = None if share is None else plain_number(share, field="--prefix-share")
-    if options["output_cv"] is not None:
-        options["output_cv"] = plain_number(options["output_cv"], field="--output-cv")
-
-
-def parse_limit(text: str) -> tuple[str, float]:
-    """``ttft=500ms`` as ("ttft", 0.5)."""
-    name, equals, value = text.partition("=")
-    if not equals or name.strip().lower() not in ("ttft", "tpot"):
-        raise InputError(
-            "--check is not a limit", value=text, allowed="ttft=TIME or tpot=TIME, e.g. --check tpot=40ms"
-        )
-    return name.strip().lower(), parse_duration(value, field=f"--check {name.strip()}")
 
 
 def _seconds(result: Plan, limit: str) -> float:

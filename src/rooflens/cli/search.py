@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from rooflens.analysis.prices import SOURCES
 from rooflens.cli.compare import names
 from rooflens.cli.options import output_options, parse_rate, plain_number, whole_option
 from rooflens.cli.output import answer
+from rooflens.cli.serving_options import length_options, lengths_and_nodes, node_options
 from rooflens.errors import InputError
 from rooflens.units import parse_duration
 
@@ -21,14 +23,20 @@ from rooflens.units import parse_duration
 @click.option("--tpot", metavar="TIME", help="Likely time per output token at most, e.g. 40ms.")
 @whole_option("--prompt", help="Prompt tokens per request. [512]")
 @whole_option("--output", help="Output tokens per request. [128]")
-@click.option("--output-cv", metavar="SHARE", help="Spread of output lengths over their mean. [0]")
-@click.option("--prefix-share", metavar="SHARE", help="Share of every prompt that is cached. [0]")
+@length_options
 @click.option("--engine", metavar="NAME", help="vllm, sglang, llama.cpp or rooflens. [vllm]")
 @click.option("--weights", "-w", metavar="FORMATS", help="By commas. [the checkpoint's, and the engine's]")
 @click.option("--kv-dtype", metavar="TYPES", help="KV caches, by commas. [the model's, and fp8]")
 @whole_option("--max-devices", help="Devices at most. [8]")
 @whole_option("--max-model-len", help="Longest sequence the engine accepts. [prompt + output]")
-@click.option("--prices", metavar="LIST", help="Per device and hour: h100-sxm=2.5,l40s=0.9.")
+@node_options
+@click.option("--no-split", is_flag=True, help="No pools of their own for prefills and decodes.")
+@click.option("--prices", metavar="LIST", help="Your own, per device and hour: h100-sxm=2.5,l40s=0.9.")
+@click.option(
+    "--price-source",
+    type=click.Choice(SOURCES),
+    help="Of other prices: gpuhunt (extra 'prices'), the dated snapshot, none. [auto: in this order]",
+)
 @output_options("png", "svg", "pdf", "html", "json", "csv")
 def search(as_json: bool, out: str | None, lang: str | None, **options: Any) -> int:
     """Devices, layouts, formats and limits that serve a rate within latencies, the cheapest first.
@@ -37,8 +45,10 @@ def search(as_json: bool, out: str | None, lang: str | None, **options: Any) -> 
     rooflens search llama-3.1-8b -d h100-sxm,l40s,rtx-4090 --ttft 500ms --tpot 40ms --rate 5/s
     rooflens search llama-3.1-70b -d h100-sxm --rate 2/s --tpot 30ms --prices h100-sxm=2.5
 
-    Prices are yours; without them the number of devices and their power rank. Each option says what
-    keeps it from being better and how to start it. Exit code 1: nothing meets the limits.
+    Tries tensor, pipeline, expert and data parallel layouts, and pools of their own for prefills and
+    decodes, of different devices too. Prices are yours, then gpuhunt's, then a dated snapshot, each with date
+    and source; without any the number of devices and their power rank. Each option says what keeps it from
+    being better and how to start it. Exit code 1: nothing meets the limits.
     """
     from rooflens import api
 
@@ -48,12 +58,12 @@ def search(as_json: bool, out: str | None, lang: str | None, **options: Any) -> 
         "tpot": _time(options, "tpot"),
         "engine": options["engine"] or "vllm",
     }
-    for option, name in (("output_cv", "output_cv"), ("prefix_share", "shared_prefix")):
-        if options[option] is not None:
-            settings[name] = plain_number(options[option], field=f"--{option.replace('_', '-')}")
-    for option in ("prompt", "output", "max_devices", "max_model_len"):
+    lengths_and_nodes(options, settings)
+    for option in ("prompt", "output", "max_devices", "max_model_len", "price_source"):
         if options[option] is not None:
             settings[option] = options[option]
+    if options["no_split"]:
+        settings["split"] = False
     if options["weights"] is not None:
         settings["weights"] = names(options["weights"], "--weights")
     if options["kv_dtype"] is not None:

@@ -102,9 +102,14 @@ class PlanBody(CaseBody):
 
     rate: Number | None = Field(None, description="Also the steady state at so many requests a second.")
     concurrency: Ways | None = Field(None, description="Also the steady state with so many clients.")
-    output_cv: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1000)] = Field(
-        0.0, description="Served: spread of output lengths over their mean."
+    prompt_std: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1e9)] = Field(
+        0.0, description="Served: standard deviation of prompt lengths in tokens."
     )
+    output_std: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1e9)] = Field(
+        0.0, description="Served: standard deviation of output lengths in tokens."
+    )
+    ttft: Number | None = Field(None, description="Served: limit of the first token for goodput, seconds.")
+    tpot: Number | None = Field(None, description="Served: limit of time per token for goodput, seconds.")
     shared_prefix: Share = Field(0.0, description="Served: share of prompts that is cached already.")
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rooflens.analysis.search_result import Option, SearchResult
 from rooflens.errors import InputError
 from rooflens.report.charts.theme import DARK, LABEL_SIZE, LIGHT, finish, require_altair
+from rooflens.report.tables.search import layout_text, pool_text
 from rooflens.report.words import Words
-from rooflens.report.words_search import search_words
+from rooflens.report.words_search import said, search_words
 from rooflens.units import KILO, format_rate, format_seconds
 
 _WIDTH, _HEIGHT = 760, 420
+_APART, _TURN = 0.05, 0.55  # of the axes: how far labels are apart, and from where they stand to the left
 
 
 def search_chart(result: SearchResult, say: Words, *, dark: bool = False) -> Any:
@@ -22,7 +25,7 @@ def search_chart(result: SearchResult, say: Words, *, dark: bool = False) -> Any
     theme = DARK if dark else LIGHT
     words = search_words(say)
     priced = bool(result.prices)
-    rows = [_row(option, priced) for option in result.options]
+    rows = [_row(option, priced, words) for option in result.options]
     front = _front(rows)
     x = alt.X("cost:Q", title=words("price" if priced else "devices"), scale=alt.Scale(zero=True, nice=True))
     y = alt.Y("tpot:Q", title=f"{words('token')} [ms]", scale=alt.Scale(zero=True, nice=True))
@@ -47,10 +50,13 @@ def search_chart(result: SearchResult, say: Words, *, dark: bool = False) -> Any
     steps = frontier.mark_line(interpolate="step-after", color=theme.quiet, strokeDash=[4, 3]).encode(
         x=x, y=y
     )
-    labels = frontier.mark_text(align="left", dx=10, dy=-8, color=theme.text, fontSize=LABEL_SIZE).encode(
-        x=x, y=y, text="label:N"
-    )
-    chart = alt.layer(steps, points, rings, labels).properties(width=_WIDTH, height=_HEIGHT)
+    labels = [
+        alt.Chart(alt.Data(values=side))
+        .mark_text(align=align, dx=shift, dy=-9, color=theme.text, fontSize=LABEL_SIZE)
+        .encode(x=x, y=y, text="short:N")
+        for align, shift, side in _label_sides(front, rows)
+    ]
+    chart = alt.layer(steps, points, rings, *labels).properties(width=_WIDTH, height=_HEIGHT)
     goal = result.goal
     title = words(
         "title",
@@ -61,8 +67,33 @@ def search_chart(result: SearchResult, say: Words, *, dark: bool = False) -> Any
         prompt=f"{goal.requests.prompt:,}",
         output=f"{goal.requests.output:,}",
     )
-    source = words("ranked.price", source=result.price_source or "") if priced else words("ranked.power")
+    source = priced_by(result) if priced else words("ranked.power")
     return finish(chart, theme, result.model, title, source, words("rings"))
+
+
+def _label_sides(
+    front: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
+    """Labels of the front that do not run into each other or out of the picture: (align, shift, rows)."""
+    widest, highest = (max(row[axis] for row in rows) for axis in ("cost", "tpot"))
+    left: list[dict[str, Any]] = []
+    right: list[dict[str, Any]] = []
+    last = float("inf")
+    for row in front:  # from the cheapest and slowest on
+        if last - row["tpot"] < _APART * highest:
+            continue
+        last = row["tpot"]
+        (left if row["cost"] < _TURN * widest else right).append(row)
+    yield "left", 10, left
+    yield "right", 4, right
+
+
+def _devices(option: Option, words: Words, *, short: bool = False) -> str:
+    split = len(option.pools) > 1
+    cuts = ["" if short else f" ({layout_text(pool) or 'tp 1'})" for pool in option.pools]
+    named = [pool_text(pool) + cut for pool, cut in zip(option.pools, cuts, strict=True)]
+    roles = [f"{words(f'role.{pool.role}')} " if split else "" for pool in option.pools]
+    return " + ".join(role + name for role, name in zip(roles, named, strict=True))
 
 
 def _front(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,16 +105,25 @@ def _front(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return front
 
 
-def _row(option: Option, priced: bool) -> dict[str, Any]:
+def priced_by(result: SearchResult) -> str:
+    """Where the prices are from, in a line: each source once, with its dates."""
+    dates: dict[str, set[str]] = {}
+    for _, price in result.prices:
+        dates.setdefault(price.provider or price.source, set()).add(price.date or "")
+    return "; ".join(" ".join([name, *sorted(filter(None, days))]) for name, days in sorted(dates.items()))
+
+
+def _row(option: Option, priced: bool, words: Words) -> dict[str, Any]:
     cost = option.price_per_hour if priced else float(option.devices)
     return {
-        "device": option.device,
+        "device": " + ".join(dict.fromkeys(pool.device for pool in option.pools)),
         "cost": option.devices if cost is None else cost,
         "tpot": option.tpot_s * KILO,
-        "label": f"{option.devices} x {option.device}, {option.weights}, tp {option.tp}",
+        "label": f"{_devices(option, words)}, {option.weights}",
+        "short": f"{_devices(option, words, short=True)}, {option.weights}",
         "tpot_said": format_seconds(option.tpot_s),
         "ttft_said": format_seconds(option.ttft_s),
         "rate": format_rate(option.max_rate_per_s),
-        "why": option.why,
+        "why": "; ".join(said(reason, words) for reason in option.reasons),
         "best": option.pareto,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from rooflens.analysis.serving import Serving
+from rooflens.analysis.serving_result import Serving
 from rooflens.report.tables.layout import BAD, KEY, heading, section
 from rooflens.report.words import Words
 from rooflens.report.words_search import search_words
@@ -37,10 +37,36 @@ def serving_section(serving: Serving, say: Words) -> RenderableType:
         tpot=_time(serving.tpot_s),
         itl=_time(serving.itl_longest_s),
     )
-    lines = [Text(rate), Text(latency, style=KEY), Text(running), *lines]
+    lines = [Text(rate), Text(latency, style=KEY), *_spread(serving, words), Text(running), *lines]
+    if serving.kv_use is not None:
+        lines.append(Text(words("serving.cache", share=f"{serving.kv_use:.0%}")))
     if serving.preempts:
-        lines.append(Text(words("serving.preempts"), style=BAD))
+        share = f"{serving.overflow_share:.0%}"
+        lines.append(Text(words("serving.preempts", share=share), style=BAD))
     return section(heading(words("serving")), *lines)
+
+
+def _spread(serving: Serving, words: Words) -> list[Text]:
+    """How latencies spread, and the goodput under limits."""
+    lines = []
+    if serving.ttft_quantiles_s and serving.tpot_quantiles_s:
+        _, ttft_90, ttft_99 = map(format_seconds, serving.ttft_quantiles_s)
+        _, tpot_90, tpot_99 = map(format_seconds, serving.tpot_quantiles_s)
+        facts = {"ttft_90": ttft_90, "ttft_99": ttft_99, "tpot_90": tpot_90, "tpot_99": tpot_99}
+        lines.append(Text(words("serving.spread", **facts)))
+    good = serving.goodput
+    if good is not None:
+        limits = {"TTFT": good.ttft_limit_s, "TPOT": good.tpot_limit_s}
+        listed = ", ".join(f"{k} {format_seconds(v)}" for k, v in limits.items() if v is not None)
+        lines.append(
+            Text(
+                words(
+                    "serving.goodput", rate=format_rate(good.per_s), share=f"{good.share:.0%}", limits=listed
+                ),
+                style=KEY,
+            )
+        )
+    return lines
 
 
 def _time(value: float | None) -> str:
