@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from rooflens.errors import InputError, RooflensError  # noqa: E402
+from rooflens.runtime.ranking import columns_at, highest_column, highest_scores, running_count  # noqa: E402
 from rooflens.runtime.sampler import sample  # noqa: E402
 from rooflens.runtime.sampling import LOWEST_LOGPROB, SamplerState, SamplingParams  # noqa: E402
 
@@ -197,3 +198,26 @@ def test_a_drawn_token_is_never_one_that_was_cut(
     assert chances[token] >= min_p * chances.max() * (1 - 1e-6)
     if top_k:
         assert int((row[0] > row[0][token]).sum()) < top_k
+
+
+@settings(deadline=None)
+@given(
+    rows=st.integers(1, 3),
+    columns=st.integers(1, 40),
+    seed=st.integers(0, 2**31),
+    levels=st.sampled_from([2, 5, 10**6]),
+)
+def test_ranking_is_the_order_of_scores(rows: int, columns: int, seed: int, levels: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels, (rows, columns), generator=generator).float()
+    width = int(torch.randint(1, columns + 1, (1,), generator=generator))
+    order = torch.sort(scores, dim=-1, descending=True, stable=True)
+    assert torch.equal(highest_column(scores), order.indices[:, 0])
+    highest = highest_scores(scores, width)
+    assert torch.equal(highest, order.values[:, :width])
+    for place in range(width):
+        found = columns_at(scores, highest, torch.full((rows,), place))
+        assert torch.equal(found, order.indices[:, place])
+        equal = scores == highest[:, place, None]
+        number = place - (highest > highest[:, place, None]).sum(dim=-1)
+        assert torch.equal(running_count(equal, number), found)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rooflens.errors import RooflensError
+from rooflens.runtime.ranking import columns_at, highest_column, highest_scores
 from rooflens.runtime.sampling import LOWEST_LOGPROB, SampledToken, SamplerState, SamplingParams
 
 #: Likeliest tokens looked at first for top-p; the rows whose mass reaches further are sorted whole.
@@ -20,7 +21,7 @@ def sample(logits: Tensor, states: Sequence[SamplerState]) -> list[SampledToken]
     States are told what was chosen. Raises RooflensError where a row is not a number.
     """
     if all(state.params.plain_greedy for state in states):
-        chosen = logits.argmax(dim=-1)
+        chosen = highest_column(logits)
         _refuse_nan(logits, chosen)
         tokens = [SampledToken(token) for token in chosen.tolist()]
     else:
@@ -36,7 +37,7 @@ def _sample(logits: Tensor, states: Sequence[SamplerState]) -> list[SampledToken
         logits = logits.clone()
         for row, state in zip(logits, states, strict=True):
             _penalise(row, state)
-    chosen = logits.argmax(dim=-1)
+    chosen = highest_column(logits)
     _refuse_nan(logits, chosen)
     drawn = [index for index, state in enumerate(states) if not state.params.greedy]
     if drawn:
@@ -90,13 +91,13 @@ def _draw(logits: Tensor, states: Sequence[SamplerState]) -> Tensor:
     total = torch.logsumexp(shifted / narrow, dim=-1, keepdim=True).double()
     width = min(max([k for k in top_k if k < vocabulary], default=0), vocabulary)
     width = max(width, min(_CANDIDATES, vocabulary))
-    best, ids = torch.topk(shifted, width, dim=-1)
-    best = best.double() / temperature
+    scores = highest_scores(shifted, width)
+    best = scores.double() / temperature
     mass = torch.exp(best - total).sum(dim=-1, keepdim=True)
     limits = torch.tensor(top_k, device=logits.device)[:, None]
     if bool(((mass < top_p) & (limits > width)).any()):
-        best, ids = torch.sort(shifted, dim=-1, descending=True)
-        best = best.double() / temperature
+        scores = highest_scores(shifted, vocabulary)
+        best = scores.double() / temperature
     rank = torch.arange(best.shape[1], device=logits.device)
     # Rows limited by top-k renormalise over their k; the others over the whole vocabulary.
     kept = best.masked_fill(rank >= limits, float("-inf"))
@@ -104,8 +105,7 @@ def _draw(logits: Tensor, states: Sequence[SamplerState]) -> Tensor:
     probabilities = torch.exp(kept - norm)
     before = probabilities.cumsum(dim=-1) - probabilities
     probabilities = probabilities.masked_fill((before >= top_p) & (rank > 0), 0.0)
-    place = _invert(_above_min_p(probabilities, params), uniform)
-    return ids.gather(1, place[:, None])[:, 0]
+    return columns_at(shifted, scores, _invert(_above_min_p(probabilities, params), uniform))
 
 
 def _above_min_p(probabilities: Tensor, params: Sequence[SamplingParams]) -> Tensor:

@@ -1,0 +1,45 @@
+"""Find the highest scores of a row: by torch on devices, by numpy on CPUs.
+
+numpy's vectorised argmax, partition and sort take a twentieth to a quarter of torch's time on CPUs for the
+150,000 scores of a vocabulary, and choosing a token should not show beside a decode step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def highest_column(scores: Tensor) -> Tensor:
+    """Column of the highest of each row of ``scores`` [rows, columns]; the first of equals, and of NaNs."""
+    if scores.device.type != "cpu":
+        return scores.argmax(dim=-1)
+    return torch.from_numpy(scores.numpy().argmax(axis=-1))
+
+
+def highest_scores(scores: Tensor, width: int) -> Tensor:
+    """The ``width`` highest of each row, highest first: [rows, width]."""
+    if scores.device.type != "cpu":
+        return torch.topk(scores, width, dim=-1).values
+    falling = -scores.numpy()
+    if width < falling.shape[1]:
+        falling = np.partition(falling, width - 1, axis=-1)[:, :width]
+    return torch.from_numpy(-np.sort(falling, axis=-1))
+
+
+def columns_at(scores: Tensor, highest: Tensor, place: Tensor) -> Tensor:
+    """The columns of ``scores`` that stand at ``place`` [rows] of its ``highest``; equal ones by column."""
+    score = highest.gather(1, place[:, None])
+    among_equals = place - (highest > score).sum(dim=-1)
+    if scores.device.type == "cpu":
+        equal = scores.numpy() == score.numpy()
+        wanted = zip(equal, among_equals.tolist(), strict=True)
+        return torch.tensor([int(np.flatnonzero(row)[number]) for row, number in wanted])
+    return running_count(scores == score, among_equals)
+
+
+def running_count(hits: Tensor, number: Tensor) -> Tensor:
+    """The column of hit ``number`` [rows], from 0, of each row of ``hits``: without waiting for a device."""
+    # The count up to a column first exceeds the number wanted where that hit stands.
+    return torch.searchsorted(hits.cumsum(dim=-1), number[:, None], right=True)[:, 0]
