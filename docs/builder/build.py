@@ -40,11 +40,17 @@ def build_site(out: Path, work: Path, *, dark: bool = True) -> None:
 
 def write_markdown(edition: Edition, docs: Path, *, dark: bool = True) -> None:
     """Every page of an edition as plain Markdown in ``docs``, with its charts and assets."""
+    failed: list[str] = []
     with _in(ROOT):
         for name in edition.pages():
             target = docs / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(built_page(edition, name, docs, dark=dark), encoding="utf-8")
+            try:
+                target.write_text(built_page(edition, name, docs, dark=dark), encoding="utf-8")
+            except BuildError as error:
+                failed.append(str(error))
+    if failed:
+        raise BuildError("\n".join(failed))
     if edition.language == "en":
         (docs / "reference").mkdir(exist_ok=True)
         (docs / "reference" / "python.md").write_text(python_reference(), encoding="utf-8")

@@ -49,8 +49,11 @@ def _parsed(command: click.Command, name: str, arguments: list[str], parent: cli
             _parsed(inner, found, left, context)
 
 
-def answer(body: str, where: str, *, columns: int, keep: tuple[int, int] | None = None) -> str:
-    """What the commands print, one after another. Raises BuildError where one prints an error."""
+def answer(body: str, where: str, *, columns: int, until: str | None = None) -> str:
+    """What the commands print, one after another, up to the first line that begins with ``until``.
+
+    Raises BuildError where a command prints an error, or ``until`` is never printed.
+    """
     shown = []
     for arguments in commands(body):
         out, err = io.StringIO(), io.StringIO()
@@ -60,8 +63,11 @@ def answer(body: str, where: str, *, columns: int, keep: tuple[int, int] | None 
             raise BuildError(f"{where}: {' '.join(arguments)}: {err.getvalue().strip()}")
         shown.append(_NOT_BREAKING.sub("", out.getvalue()))
     lines = "\n".join(shown).splitlines()
-    if keep is not None:
-        lines = lines[keep[0] - 1 : keep[1]]
+    if until is not None:
+        end = next((n for n, line in enumerate(lines) if line.startswith(until)), None)
+        if end is None:
+            raise BuildError(f"{where}: nothing printed begins with '{until}'")
+        lines = lines[:end]
     wide = next((line for line in lines if cell_len(line) > columns), None)
     if wide is not None:
         raise BuildError(f"{where}: printed line is wider than {columns} columns: {wide}")

@@ -18,11 +18,14 @@ from docs.builder.values import formatters
 
 VALUE = re.compile(r"\{\{(?P<code>.+?)\}\}", re.DOTALL)
 _ALONE = re.compile(r"^(?P<indent>[ \t]*)\{\{(?P<code>(?:(?!\}\}).)+)\}\}[ \t]*$", re.MULTILINE | re.DOTALL)
+# Chinese has no spaces, so a line that is broken in the source must not put one on the page.
+_FULL_WIDTH = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef\u201c\u201d]"
+_BROKEN = re.compile(rf"(?<={_FULL_WIDTH})\n[ \t]*(?={_FULL_WIDTH})")
 
 # ```python WORD: what happens to a block.
 SHOWN, HIDDEN, CHECK, STATIC = "", "hidden", "check", "static"
-_LONGEST = 84  # characters of a line of code that the page shows without scrolling
-_COLUMNS = {"en": 84, "zh": 84}
+_LONGEST = 96  # characters of a line of code; the page shows about so many without scrolling
+_COLUMNS = 84  # of what commands print
 
 
 @dataclass
@@ -57,7 +60,8 @@ class Page:
         def block(match: re.Match[str]) -> str:
             return indented(value(match), match["indent"])
 
-        return with_formulas(VALUE.sub(value, _ALONE.sub(block, part.text)))
+        text = with_formulas(VALUE.sub(value, _ALONE.sub(block, part.text)))
+        return _BROKEN.sub("", text) if self.language == "zh" else text
 
     def _value(self, code: str, line: int) -> str:
         """``expression | format | mark``: the value, passed through the functions after it."""
@@ -110,7 +114,7 @@ class Page:
         if "run" not in part.words:
             check_commands(part.body, where)
             return part.markdown()
-        shown = answer(part.body, where, columns=_COLUMNS[self.language], keep=_kept(part.words))
+        shown = answer(part.body, where, columns=_COLUMNS, until=_until(part.words))
         output = f"```{{.text .printed}}\n{shown.rstrip()}\n```\n"
         return part.markdown() + "\n" + indented(output, part.indent)
 
@@ -133,10 +137,6 @@ def _line(part: Prose, offset: int) -> int:
     return part.line + part.text.count("\n", 0, offset)
 
 
-def _kept(words: tuple[str, ...]) -> tuple[int, int] | None:
-    """``lines=1-6``: which printed lines are shown."""
-    for word in words:
-        if word.startswith("lines="):
-            first, _, last = word.removeprefix("lines=").partition("-")
-            return int(first), int(last)
-    return None
+def _until(words: tuple[str, ...]) -> str | None:
+    """``until=Speed``: the beginning of the first line that is not shown."""
+    return next((word.removeprefix("until=") for word in words if word.startswith("until=")), None)

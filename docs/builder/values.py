@@ -83,9 +83,9 @@ def whole(value: float) -> str:
     return f"{round(value):,}"
 
 
-def digits(value: float, number: int = 2) -> str:
+def digits(number: int) -> Callable[[float], str]:
     """So many significant digits, never in powers of ten."""
-    return f"{float(f'{value:.{number}g}'):,.{_decimals(value, number)}f}"
+    return lambda value: f"{float(f'{value:.{number}g}'):,.{_decimals(value, number)}f}"
 
 
 def _decimals(value: float, number: int) -> int:
