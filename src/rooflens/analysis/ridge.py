@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from rooflens.analysis.numeric import Quantity
 from rooflens.analysis.roofline import Roof
 from rooflens.analysis.step import decode_step, step_ops
 from rooflens.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # A batch beyond this is out of any engine's reach: the model then never turns compute-bound.
 LARGEST_BATCH = 2**24
@@ -43,6 +46,8 @@ def ridge_batch(spec: ModelSpec, roof: Roof, *, kv_dtype: str) -> float | None:
     if not sparse:
         # Compute grows in proportion to the batch and the weights do not: one division finds it.
         return float(weights_s / compute_s) if compute_s > 0 else None
+
+    import numpy as np  # a dense model's plan needs none of it
 
     def first_enough(batches: np.ndarray) -> int | None:
         """Where, in growing batches, computing first takes as long as reading weights."""

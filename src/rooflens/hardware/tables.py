@@ -49,15 +49,16 @@ def read_rows(name: str) -> Iterator[dict[str, str]]:
 
 
 def read_devices() -> tuple[Device, ...]:
-    """Every device of ``devices.csv``: one per memory size, and one per half of a double package."""
+    """Every device of the two tables: one per memory size, and one per half of a double package."""
     facts = _read_on_chip()
+    more = _read_more_peaks()
     reported = {row["id"]: row for row in read_rows("reported_memory.csv")}
     devices: list[Device] = []
     above = ""
-    for row in read_rows("devices.csv"):
+    for row in (*read_rows("devices.csv"), *read_rows("devices_more.csv")):
         above = _resolve_same(row, above)
         for variant in _memory_variants(row):
-            device = _device(variant, facts)
+            device = _with_more_peaks(_device(variant, facts), more)
             if device.id in reported:
                 device = _with_reported_memory(device, reported[device.id])
             devices.append(device)
@@ -206,6 +207,27 @@ def _read_on_chip() -> dict[str, dict[str, OnChipFact]]:
         for key in row["applies_to"].split("|"):
             facts.setdefault(key, {})[fact.name] = fact
     return facts
+
+
+def _read_more_peaks() -> dict[str, list[tuple[Peak, str]]]:
+    """Peaks that the table of devices leaves blank, with their sources, by device id."""
+    found: dict[str, list[tuple[Peak, str]]] = {}
+    for row in read_rows("peaks_more.csv"):
+        peak = Peak(row["dtype"], float(row["tflops"]) * TERA, cast(Evidence, row["evidence"]))
+        found.setdefault(row["id"], []).append((peak, row["source"]))
+    return found
+
+
+def _with_more_peaks(device: Device, more: dict[str, list[tuple[Peak, str]]]) -> Device:
+    """The device with the peaks that it has no figure for yet."""
+    known = device.peaks_flops_per_s
+    added = [(peak, source) for peak, source in more.get(device.id, []) if peak.dtype not in known]
+    if not added:
+        return device
+    order = {dtype: place for place, dtype in enumerate(_PEAK_COLUMNS)}
+    peaks = sorted((*device.peaks, *(peak for peak, _ in added)), key=lambda peak: order[peak.dtype])
+    sources = (*device.sources, *((f"peak {peak.dtype}", source) for peak, source in added))
+    return replace(device, peaks=tuple(peaks), sources=sources)
 
 
 def _with_reported_memory(device: Device, row: dict[str, str]) -> Device:
