@@ -116,7 +116,10 @@ nav = {nav}
 generator = false
 edition = "{edition.language}"
 translated = {value(pages)}
-alternate = [{{name = "English", link = "./", lang = "en"}}, {{name = "中文", link = "./zh/", lang = "zh"}}]
+alternate = [
+  {{name = "English", link = "{"./" if edition.language == "en" else "../"}", lang = "en"}},
+  {{name = "中文", link = "{"./zh/" if edition.language == "en" else "./"}", lang = "zh"}},
+]
 
 [project.theme]
 language = "{edition.language}"
