@@ -21,16 +21,16 @@ from rooflens.models.spec import ModelSpec
 
 TABLE = Path(__file__).parent / "data" / "calibration.json"
 
-NVIDIA_HBM, NVIDIA_GDDR, AMD, INTEL, UNIFIED, CPU, OTHER = (
-    "nvidia-hbm", "nvidia-gddr", "amd", "intel", "unified", "cpu", "other",
+NVIDIA_HBM, NVIDIA_GDDR, AMD, INTEL, APPLE, UNIFIED, CPU, OTHER = (
+    "nvidia-hbm", "nvidia-gddr", "amd", "intel", "apple", "unified", "cpu", "other",
 )  # fmt: skip
-DEVICE_CLASSES = (NVIDIA_HBM, NVIDIA_GDDR, AMD, INTEL, UNIFIED, CPU, OTHER)
+DEVICE_CLASSES = (NVIDIA_HBM, NVIDIA_GDDR, AMD, INTEL, APPLE, UNIFIED, CPU, OTHER)
 MEASURED = "measured"
 """A device whose bandwidth its own probe has measured: kernels are judged against what it reaches."""
 
 FORMATS = ("16-bit", "8-bit", "4-bit", "gguf-8-bit", "gguf-4-bit")
-LLAMA_CPP_HBM = "llama.cpp on nvidia-hbm"
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", LLAMA_CPP_HBM, "gpt-fast", "rooflens")
+LLAMA_CPP_ON = {NVIDIA_HBM: "llama.cpp on nvidia-hbm", APPLE: "llama.cpp on apple"}
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", *LLAMA_CPP_ON.values(), "gpt-fast", "rooflens")
 DEFAULT = "default"
 NVLINK, PCIE, NETWORK = "nvlink", "pcie", "network"
 LINKS = (NVLINK, PCIE, NETWORK)
@@ -43,6 +43,8 @@ def device_class(device: Device) -> str:
     vendor = (device.vendor or "").lower()
     if device.kind == "cpu":
         return CPU
+    if vendor == "apple":
+        return APPLE
     memory = device.memory_type or ""
     if "DDR" in memory and "GDDR" not in memory:
         return UNIFIED
@@ -54,12 +56,13 @@ def device_class(device: Device) -> str:
 def engine_class(engine: str, device: str) -> str:
     """The engine whose figures apply on a class of device; the default for one without figures.
 
-    llama.cpp's kernels are written for consumer cards: data-centre parts have figures of their own.
+    llama.cpp's kernels for NVIDIA are written for consumer cards and those for Apple in the GPU's own
+    language, so data-centre parts and Apple's have figures of their own.
     """
     name = engine.strip().lower()
     name = _ENGINE_ALIASES.get(name, name)
-    if name == "llama.cpp" and device == NVIDIA_HBM:
-        return LLAMA_CPP_HBM
+    if name == "llama.cpp" and device in LLAMA_CPP_ON:
+        return LLAMA_CPP_ON[device]
     return name if name in ENGINES else DEFAULT
 
 

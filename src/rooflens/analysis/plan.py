@@ -31,8 +31,10 @@ from rooflens.models.spec import ModelSpec
 if TYPE_CHECKING:
     from rooflens.analysis.advice import Advice
     from rooflens.analysis.own_runs import OwnRuns
+    from rooflens.analysis.pools import Pools
     from rooflens.analysis.remedies import Remedy
     from rooflens.analysis.serving_result import Serving
+    from rooflens.analysis.totals import Totals
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,14 @@ class Plan:
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     serving: Serving | None = None
+    pools: Pools | None = None
+
+    @cached_property
+    def totals(self) -> Totals:
+        """What all devices hold and do together."""
+        from rooflens.analysis.totals import totals_of
+
+        return totals_of(self.spec, self.workload)
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -179,7 +189,9 @@ class Plan:
             "prefill": self.prefill.to_dict(),
             "decode": self.decode.to_dict(),
             "ridge_batch": self.ridge_batch,
+            "totals": self.totals.to_dict(),
             "serving": None if self.serving is None else self.serving.to_dict(),
+            "pools": None if self.pools is None else self.pools.to_dict(),
             "advice": [one.to_dict() for one in self.advice],
             "notes": list(self.notes),
         }

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rooflens.analysis.communication import Network
+from rooflens.analysis.pools import transfer_of
 from rooflens.analysis.search_result import Goal
 from rooflens.analysis.search_units import BUDGETS, GRID, Unit
 from rooflens.analysis.serving import arrival_wait_s, queue_s, rate_of, token_s
@@ -26,7 +27,7 @@ _FULL = 0.999
 
 
 @dataclass(frozen=True)
-class Pools:
+class Place:
     """A place: ``count`` instances that decode (and prefill, where there is no pool for that)."""
 
     unit: Unit
@@ -47,7 +48,7 @@ class Pools:
 class Block:
     """Configurations of one kind of instance: arrays [budget, place, limit]."""
 
-    places: tuple[Pools, ...]
+    places: tuple[Place, ...]
     budgets: Array
     limits: Array
     ttft_s: Array
@@ -101,7 +102,7 @@ def together(unit: Unit, goal: Goal) -> Block:
     )
     all_ranks = (counts * unit.ranks)[None, :, None]
     return Block(
-        places=tuple(Pools(unit, int(count)) for count in counts),
+        places=tuple(Place(unit, int(count)) for count in counts),
         budgets=np.array(BUDGETS),
         limits=np.broadcast_to(LIMITS[None, None, :], shape),
         ttft_s=unit.request_s + unit.prefill_s[:, None, None] + step_s / 2 + wait_s,
@@ -169,22 +170,18 @@ def _limits(unit: Unit, goal: Goal) -> tuple[Array, Array]:
     return np.maximum(limits, 1), fits
 
 
-def _places(unit: Unit, prefills: Sequence[Unit], goal: Goal, network: Network) -> Iterator[Pools]:
+def _places(unit: Unit, prefills: Sequence[Unit], goal: Goal, network: Network) -> Iterator[Place]:
     for prefill in prefills:
         for count in range(1, goal.max_devices // unit.devices + 1):
             left = goal.max_devices - count * unit.devices
             for others in range(1, left // prefill.devices + 1):
-                transfer_s = transfer_time_s(prefill, unit, others, count, network)
-                yield Pools(unit, count, prefill, others, transfer_s)
-
-
-def transfer_time_s(prefill: Unit, unit: Unit, prefills: int, count: int, network: Network) -> float:
-    """A prompt's cache from one instance to another: over the devices' own links where both pools fit in one
-    node of one kind of device, else over the network; all devices of the smaller instance send at once."""
-    device = unit.candidate.device
-    in_node = prefill.devices * prefills + unit.devices * count <= network.devices_per_node
-    rate = network.bytes_per_s_per_device
-    link = device.link or device.host_link
-    if in_node and prefill.candidate.device.id == device.id and link and link.bytes_per_s_per_direction:
-        rate = link.bytes_per_s_per_direction
-    return unit.prompt_cache_bytes / (rate * min(prefill.devices, unit.devices))
+                sent = transfer_of(
+                    prefill.prompt_cache_bytes,
+                    prefill.candidate.device,
+                    unit.candidate.device,
+                    source_devices=prefill.devices,
+                    target_devices=unit.devices,
+                    devices=count * unit.devices + others * prefill.devices,
+                    network=network,
+                )
+                yield Place(unit, count, prefill, others, sent.seconds)

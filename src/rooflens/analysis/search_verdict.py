@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rooflens.analysis.search_blocks import MEMORY, RATE, RELAXED, TPOT, TTFT, Block, Pools
+from rooflens.analysis.search_blocks import MEMORY, RATE, RELAXED, TPOT, TTFT, Block, Place
 from rooflens.analysis.search_result import Constraint, Goal, Nearest, Option, PoolChoice
 from rooflens.analysis.search_text import Reason
 from rooflens.units import format_rate, format_seconds
@@ -19,7 +19,7 @@ _BETTER = 1.05
 """A gain worth a word."""
 
 
-def choices(place: Pools) -> tuple[PoolChoice, ...]:
+def choices(place: Place) -> tuple[PoolChoice, ...]:
     """The pools of a place as they are shown."""
     unit, prefill = place.unit, place.prefill
     own = PoolChoice("decode" if prefill else "serve", unit.candidate.device.id, place.count, unit.layout)

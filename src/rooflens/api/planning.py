@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflens.analysis.workload import DEFAULT_OUTPUT, DEFAULT_PROMPT
-from rooflens.api.serving import Lengths, requests_of, serving_of
+from rooflens.api.serving import Lengths, pools_of_plan, requests_of, serving_of
 from rooflens.api.sources import DeviceSource, ModelSource, in_format, read_spec_of, resolve_device
 from rooflens.errors import InputError
 from rooflens.hardware import Device
@@ -104,6 +104,9 @@ def plan(
     tpot: float | None = None,
     devices_per_node: int | None = None,
     network: float | None = None,
+    prefill_device: DeviceSource | None = None,
+    prefill_count: int | None = None,
+    prefill_tp: int | None = None,
     remedies: bool = True,
 ) -> Plan:
     """The memory ledger, the limits of prefill and decode and the estimate of one workload.
@@ -117,7 +120,9 @@ def plan(
     (requests a second) or ``concurrency`` (clients) the plan also says what continuous batching settles at,
     for lengths spread by ``prompt_std`` and ``output_std`` tokens or as in ``lengths`` (a file or pairs),
     prompts whose ``shared_prefix`` is cached, and the goodput under limits of ``ttft`` and ``tpot`` seconds.
-    ``devices_per_node`` and ``network`` (bytes/s a device) matter where a layout spans nodes. Without
+    ``devices_per_node`` and ``network`` (bytes/s a device) matter where a layout spans nodes. With any of
+    ``prefill_device`` (default: the same), ``prefill_count`` (default 1) and ``prefill_tp`` (default: all of
+    them) prompts run on a pool of their own, and the other devices only decode. Without
     ``remedies`` it is not sought what would make a plan fit, which takes longest. Raises RooflensError for
     anything unusable.
     """
@@ -159,6 +164,16 @@ def plan(
         own_runs=_own_runs(runs),
         remedies=remedies,
     )
+    if prefill_device is not None or prefill_count is not None or prefill_tp is not None:
+        if concurrency is not None:
+            raise InputError("pools are planned for a rate", value="concurrency", next="give --rate")
+        requests = asked or requests_of(prompt=prompt, output=output, shared_prefix=shared_prefix)
+        source = found if prefill_device is None else resolve_device(prefill_device)
+        count = prefill_count if prefill_count is not None else prefill_tp or 1
+        pools = pools_of_plan(
+            planned, source, requests=requests, count=count, tp=prefill_tp, rate=rate, ttft=ttft, tpot=tpot
+        )
+        return replace(planned, pools=pools)
     if asked is None or (rate is None and concurrency is None):
         return planned
     served = serving_of(planned, requests=asked, rate=rate, concurrency=concurrency, ttft=ttft, tpot=tpot)

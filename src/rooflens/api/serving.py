@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 from rooflens.analysis.workload import DEFAULT_OUTPUT, DEFAULT_PROMPT
 from rooflens.api.sources import DeviceSource, ModelSource, read_spec_of, resolve_device
 from rooflens.errors import InputError
+from rooflens.hardware.device import Device
 
 if TYPE_CHECKING:
+    from rooflens.analysis.parallelism import Layout
     from rooflens.analysis.plan import Plan
+    from rooflens.analysis.pools import Pools
     from rooflens.analysis.requests import Requests
     from rooflens.analysis.search_result import SearchResult
+    from rooflens.analysis.serving import Replica
     from rooflens.analysis.serving_result import Serving
 
 Lengths = str | Path | Sequence[Sequence[float]]
@@ -62,8 +66,7 @@ def serving_of(
 ) -> Serving:
     """The steady state of a plan that is there already; ``ttft`` and ``tpot`` are the limits of goodput."""
     from rooflens.analysis.communication import shares_experts
-    from rooflens.analysis.estimate import setting_for
-    from rooflens.analysis.serving import Replica, steady_state
+    from rooflens.analysis.serving import steady_state
 
     for name, value in (("ttft", ttft), ("tpot", tpot)):
         if value is not None and not value > 0:
@@ -73,14 +76,7 @@ def serving_of(
     if not shares_experts(layout):
         layout = replace(layout, dp=1)
     return steady_state(
-        Replica(
-            planned.spec,
-            layout,
-            planned.rates.roof,
-            setting_for(planned.spec, planned.device, work.engine),
-            work.kv_dtype,
-            work.network,
-        ),
+        _replica(planned, layout),
         requests,
         rate_per_s=rate,
         concurrency=concurrency,
@@ -90,6 +86,71 @@ def serving_of(
         budget=work.max_batched_tokens,
         limits_s=(ttft, tpot),
     )
+
+
+def pools_of_plan(
+    planned: Plan,
+    prefill_device: Device,
+    *,
+    requests: Requests,
+    count: int,
+    tp: int | None = None,
+    rate: float | None = None,
+    ttft: float | None = None,
+    tpot: float | None = None,
+) -> Pools:
+    """A plan's devices as a pool that only decodes, beside ``count`` of another that only prefills."""
+    from rooflens.analysis.parallelism import resolve_layout
+    from rooflens.analysis.plan import plan_spec
+    from rooflens.analysis.pools import Pool, pools_of, transfer_of
+    from rooflens.models.accounting import kv_sequence_bytes
+
+    tp = count if tp is None else tp
+    if count < 1 or tp < 1 or count % tp:
+        raise InputError(
+            "prefill_tp does not divide prefill_count", value=tp, allowed=f"a divisor of {count}"
+        )
+    work = replace(planned.workload, layout=resolve_layout(count=tp, tp=tp, pp=1, ep=1, dp=1), batch=1)
+    source = plan_spec(
+        planned.spec, prefill_device, work, inspection=planned.inspection, strict=False, remedies=False
+    )
+    if source.fits is False:
+        raise InputError(
+            f"the prefill pool does not fit on {tp} x {prefill_device.id}",
+            value=source.ledger.deficit_bytes,
+            next="give more devices an instance with --prefill-tp, or a smaller format",
+        )
+    layout = planned.workload.layout
+    shared = layout.ep > 1 and layout.dp > 1
+    target = replace(layout, dp=1) if not shared else layout
+    prefill = Pool(
+        prefill_device, count // tp, _replica(source, work.layout), work.layout,
+        source.ledger.kv_capacity_tokens, budget=work.max_batched_tokens,
+    )  # fmt: skip
+    decode = Pool(
+        planned.device, 1 if shared else layout.dp, _replica(planned, target), target,
+        planned.ledger.kv_capacity_tokens, planned.workload.max_sequences,
+    )  # fmt: skip
+    sent = transfer_of(
+        float(kv_sequence_bytes(planned.spec, context=requests.prompt, kv_dtype=work.kv_dtype)),
+        prefill_device,
+        planned.device,
+        source_devices=tp,
+        target_devices=target.devices,
+        devices=count + layout.devices,
+        network=work.network,
+    )
+    return pools_of(prefill, decode, requests, sent, rate_per_s=rate, limits_s=(ttft, tpot))
+
+
+def _replica(planned: Plan, layout: Layout) -> Replica:
+    """What prices the steps of a plan's model, device and engine under a layout."""
+    from rooflens.analysis.estimate import setting_for
+    from rooflens.analysis.serving import Replica
+
+    work = planned.workload
+    setting = setting_for(planned.spec, planned.device, work.engine)
+    return Replica(planned.spec, layout, planned.rates.roof, setting, work.kv_dtype, work.network)
 
 
 def search(

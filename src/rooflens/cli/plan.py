@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 )
 @length_options
 @node_options
+@click.option(
+    "--prefill-device", metavar="NAME", help="Prompts on a pool of their own: its device. [the same]"
+)
+@whole_option("--prefill-count", help="A pool for prompts alone: how many devices. [1]")
+@whole_option("--prefill-tp", help="Tensor parallel in that pool. [all of it]")
 @click.option("--runs", metavar="FILE", help="Own runs that `rooflens calibrate` saved, or 'latest'.")
 @output_options("png", "svg", "pdf", "html", "json", "csv")
 def plan(
@@ -64,6 +69,7 @@ def plan(
     \b
     rooflens plan Qwen/Qwen2.5-7B-Instruct --device rtx-4090 --batch 8 --prompt 1024 --output 256
     rooflens plan llama-3.1-70b-instruct -d h100-sxm --count 4 --engine vllm -w fp8
+    rooflens plan llama-3.1-8b -d l40s --count 4 --dp 4 --prefill-device h100-sxm --rate 20/s --engine vllm
     rooflens plan --params 8e9 --kv-bytes-per-token 128KiB --peak 165e12 --bandwidth 1e12
 
     Exit code 1: it does not fit, or is over a --check limit.

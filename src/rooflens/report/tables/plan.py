@@ -51,6 +51,14 @@ def plan_report(plan: Plan, say: Words, *, over: Sequence[tuple[str, float]] = (
         split_section(plan, say),
         section(heading(say("ridge_batch")), Text(ridge_sentence(plan, say))),
     ]
+    if plan.workload.layout.devices > 1:
+        from rooflens.report.tables.pools import totals_section
+
+        parts.append(totals_section(plan.totals, say))
+    if plan.pools is not None:
+        from rooflens.report.tables.pools import pools_section
+
+        parts.append(pools_section(plan.pools, say))
     if plan.serving is not None:
         from rooflens.report.tables.serving import serving_section
 
