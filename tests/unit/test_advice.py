@@ -11,7 +11,7 @@ from rooflens.analysis.advice import Advice
 from rooflens.analysis.advice_text import ACTS_ON, WHY
 from rooflens.analysis.plan import Plan
 from rooflens.report.words import Words
-from rooflens.report.words_advice import CHINESE, ENGLISH, reason
+from rooflens.report.words_advice import CHINESE, CHINESE_ACTS_ON, ENGLISH, reason
 
 
 def advice(plan: Plan) -> dict[str, Advice]:
@@ -104,9 +104,73 @@ def test_both_languages_say_everything() -> None:
     assert set(ENGLISH) == {key for key in CHINESE if not key.startswith("why.")}
     assert {f"why.{key}" for key in WHY} == {key for key in CHINESE if key.startswith("why.")}
     assert set(ACTS_ON) <= set(ENGLISH)
+    assert set(ACTS_ON) == set(CHINESE_ACTS_ON)
     for key, text in WHY.items():
         fields = {part.partition("}")[0] for part in text.split("{")[1:]}
         assert fields == {part.partition("}")[0] for part in CHINESE[f"why.{key}"].split("{")[1:]}, key
     for one in rooflens.plan("llama-2-7b", "a100-sxm-80").advice:
         for language, phrases in (("en", ENGLISH), ("zh", CHINESE)):
             assert reason(one, Words(language, phrases))  # type: ignore[arg-type]
+
+
+def test_offloading_makes_a_model_run_and_says_how_slowly() -> None:
+    plan = rooflens.plan("llama-2-13b", "rtx-4090", engine="vllm")
+    found = advice(plan)
+    host, drive = found["offload"], found["nvme_offload"]
+    assert host.fits
+    assert drive.fits
+    assert host.decode_gain is drive.decode_gain is None  # it did not run before: there is nothing to compare
+    # The same bytes over 31.5 GB/s of PCIe and from 7 GB/s of drive
+    assert host.facts["bytes"] == drive.facts["bytes"]
+    assert "7 GB/s" in WHY["nvme_offload"]
+    fits = advice(rooflens.plan("llama-2-7b", "a100-sxm-80"))
+    assert not fits["nvme_offload"].gains
+    assert not fits["offload"].gains
+
+
+def test_experts_in_the_hosts_memory_read_only_what_is_visited() -> None:
+    plan = rooflens.plan("Qwen/Qwen3-30B-A3B", "rtx-4090")  # 61 GB on 24 GB
+    found = advice(plan)
+    assert found["host_experts"].fits
+    one, all_of_them = (
+        rooflens.plan("Qwen/Qwen3-30B-A3B", "rtx-4090", batch=batch).advice for batch in (1, 64)
+    )
+    from rooflens.units import parse_duration
+
+    times = [
+        parse_duration(next(a for a in part if a.technique == "host_experts").facts["tpot"], field="tpot")
+        for part in (one, all_of_them)
+    ]
+    # 8 of 128 experts for one token, nearly all of them for 64
+    assert times[1] > 10 * times[0]
+    assert not advice(rooflens.plan("Qwen/Qwen3-30B-A3B", "h100-sxm"))["host_experts"].gains
+    assert "host_experts" not in advice(rooflens.plan("llama-2-7b", "rtx-4090"))
+
+
+def test_speculation_says_from_which_batch_it_stops_paying() -> None:
+    found = advice(rooflens.plan("llama-2-7b", "a100-sxm-80", prompt=64, output=16, context=16))
+    draft = found["speculative_decoding"]
+    until = int(draft.facts["until"].replace(",", "").rstrip("+"))
+    assert 8 < until < 4096
+    assert draft.to_dict()["stops_at"] == draft.facts["until"]
+    before, after = (
+        advice(rooflens.plan("llama-2-7b", "a100-sxm-80", prompt=64, output=16, context=16, batch=batch))
+        for batch in (max(1, until // 2), min(2048, until * 2))
+    )
+    assert before["speculative_decoding"].gains
+    gain = after["speculative_decoding"].tpot_gain
+    assert gain is not None
+    assert gain < before["speculative_decoding"].tpot_gain  # type: ignore[operator]
+    assert found["ngram_decoding"].gains
+
+
+def test_other_layouts_have_the_same_devices() -> None:
+    plan = rooflens.plan("llama-3.1-8b", "l40s", count=8, batch=64, engine="vllm")
+    other = advice(plan)["other_layout"]
+    assert other.gains  # eight ways over PCIe is too many for 8e9 parameters
+    assert other.change is not None
+    product = 1
+    for part in other.change.split(", "):
+        product *= int(part.split()[1])
+    assert product == 8
+    assert "other_layout" not in advice(rooflens.plan("llama-3.1-8b", "l40s"))

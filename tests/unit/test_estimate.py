@@ -117,7 +117,7 @@ def test_llama_cpp_reads_the_weights_once_a_chunk() -> None:
         ("h100-sxm", cal.NVIDIA_HBM),
         ("rtx-4090", cal.NVIDIA_GDDR),
         ("mi300x", cal.AMD),
-        ("m2-ultra", cal.UNIFIED),
+        ("m2-ultra", cal.APPLE),
         ("arc-b580", cal.INTEL),
         ("epyc-9654", cal.CPU),
         ("tpu-v5e", cal.OTHER),

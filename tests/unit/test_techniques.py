@@ -13,6 +13,7 @@ from rooflens.analysis import techniques as what_if
 from rooflens.analysis.parallelism import Layout
 from rooflens.analysis.plan import Plan
 from rooflens.analysis.techniques import Draft, Outcome, compose, evaluate, scenario_of
+from rooflens.errors import InputError
 from rooflens.hardware import find_device
 
 
@@ -122,3 +123,19 @@ def test_layouts_devices_and_chunks_are_replanned(plan: Plan) -> None:
     chunked = outcome(plan, what_if.chunks_of(256))
     assert chunked.stall_s < 0.5 * now.stall_s
     assert chunked.ttft_s > now.ttft_s
+
+
+def test_a_drive_and_host_experts_are_copies_of_their_own(plan: Plan) -> None:
+    scenario = what_if.offloading(scenario_of(plan), 8e9, on_drive=True)
+    assert evaluate(replace(scenario, split=True), plan).tpot_s == pytest.approx(8e9 / 7e9)
+    with pytest.raises(InputError, match="no routed experts"):
+        what_if.with_host_experts(scenario_of(plan))
+    sparse = rooflens.plan("Qwen/Qwen3-30B-A3B", "h100-sxm")
+    kept = evaluate(what_if.with_host_experts(scenario_of(sparse)), sparse)
+    # 48 layers of 128 experts of 3 x 2048 x 768, two bytes each
+    assert sparse.ledger.total_bytes - kept.memory_bytes == 48 * 128 * 3 * 2048 * 768 * 2
+    link = sparse.device.host_link
+    assert link is not None
+    assert link.bytes_per_s_per_direction
+    visited = 48 * 8 * 3 * 2048 * 768 * 2  # one token visits eight
+    assert kept.tpot_s == pytest.approx(visited / link.bytes_per_s_per_direction, rel=0.01)

@@ -10,19 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rooflens.analysis.calibration import calibration
-from rooflens.analysis.estimate import setting_for
+from rooflens.analysis.estimate import Setting, setting_for
 from rooflens.analysis.likely import likely_step_s
-from rooflens.analysis.parallelism import Layout
+from rooflens.analysis.numeric import Quantity
+from rooflens.analysis.parallelism import Layout, rank_specs
 from rooflens.analysis.plan import Plan, plan_spec
-from rooflens.analysis.step import Phase, Step, prefill_step
+from rooflens.analysis.step import Phase, Step, decode_step, prefill_step, step_ops
 from rooflens.analysis.workload import Workload
 from rooflens.errors import InputError
 from rooflens.hardware.device import Device
 from rooflens.models.accounting import kv_sequence_bytes, weights_bytes
 from rooflens.models.formats.apply import apply_format
 from rooflens.models.formats.base import dtype_bytes
-from rooflens.models.spec import Attention, ModelSpec
+from rooflens.models.spec import Attention, MixtureOfExperts, ModelSpec
 
+DRIVE_BYTES_PER_S = 7e9
+"""What one NVMe drive on four PCIe 4.0 lanes reads in a row, as its data sheets say; assumed."""
 EAGER_S = 7.5e-6
 """The host's time to start one kernel from Python: 5 to 10 microseconds."""
 
@@ -54,7 +57,8 @@ class Draft:
 @dataclass(frozen=True)
 class Scenario:
     """What is priced. ``shared_prefix`` is the share of every prompt that is cached already;
-    ``offloaded_bytes`` of weights (of all devices) are read over the host link in every step;
+    ``offloaded_bytes`` of weights (of all devices) are read over the host link in every step, or from the
+    machine's drive where ``on_drive``; with ``host_experts`` the experts that a step visits are.
     ``split`` runs prefills on another pool of the same size.
     """
 
@@ -66,6 +70,8 @@ class Scenario:
     eager_decode: bool = False
     unfused_attention: bool = False
     offloaded_bytes: float = 0.0
+    on_drive: bool = False
+    host_experts: bool = False
     split: bool = False
 
 
@@ -125,14 +131,10 @@ def evaluate(scenario: Scenario, planned: Plan) -> Outcome:
     prefill_s = float(plan.prefill.estimate.mid)
     if scenario.shared_prefix or scenario.unfused_attention:
         prefill_s = _prefill_s(scenario, plan)
-    host = scenario.device.host_link
-    if scenario.offloaded_bytes:
-        rate = host.bytes_per_s_per_direction if host else None
-        if rate is None:
-            raise InputError(f"the host link of {scenario.device.id} is not known")
-        # The copy runs while the kernels do.
-        copied_s = scenario.offloaded_bytes / work.layout.devices / rate
-        step_s, prefill_s = max(step_s, copied_s), max(prefill_s, copied_s)
+    # Copies run while the kernels do.
+    decode_copy_s, prefill_copy_s = _copies_s(scenario)
+    step_s, prefill_s = max(step_s, decode_copy_s), max(prefill_s, prefill_copy_s)
+    elsewhere = _elsewhere_bytes(scenario)
     one_s = prefill_s / batch  # the prompts of a batch, one by one
     stall_s = 0.0 if scenario.split or batch == 1 else _chunk_s(one_s, work)
     mixed_s = 0.0
@@ -144,17 +146,56 @@ def evaluate(scenario: Scenario, planned: Plan) -> Outcome:
         ttft_s=prefill_s + _transfer_s(scenario),
         tokens_per_s=work.batch / tpot_s,
         stall_s=stall_s,
-        memory_bytes=plan.ledger.total_bytes - round(scenario.offloaded_bytes / work.layout.devices),
-        fits=_fits(plan, scenario),
+        memory_bytes=plan.ledger.total_bytes - round(elsewhere),
+        fits=_fits(plan, elsewhere),
         devices=work.layout.devices * (2 if scenario.split else 1),
     )
 
 
-def _fits(plan: Plan, scenario: Scenario) -> bool | None:
-    if not scenario.offloaded_bytes or plan.ledger.capacity_bytes is None:
+def _fits(plan: Plan, elsewhere_bytes: float) -> bool | None:
+    if not elsewhere_bytes or plan.ledger.capacity_bytes is None:
         return plan.ledger.fits
-    left = plan.ledger.total_bytes - scenario.offloaded_bytes / plan.workload.layout.devices
-    return left <= plan.ledger.capacity_bytes
+    return plan.ledger.total_bytes - elsewhere_bytes <= plan.ledger.capacity_bytes
+
+
+def _elsewhere_bytes(scenario: Scenario) -> float:
+    """Weights of the fullest device that are kept in the host's memory or on its drive."""
+    away = scenario.offloaded_bytes / scenario.workload.layout.devices
+    if scenario.host_experts:
+        away += max(_expert_bytes(stage) for stage in rank_specs(scenario.spec, scenario.workload.layout))
+    return away
+
+
+def _expert_bytes(stage: ModelSpec) -> float:
+    """Bytes of all routed experts: what a step of very many tokens is expected to read of them."""
+    return _visited_bytes(stage, decode_step(sequences=1e9, context=0))
+
+
+def _visited_bytes(stage: ModelSpec, step: Step) -> float:
+    """Bytes of the experts that a step is expected to visit under uniform routing."""
+    ops = step_ops(stage, step, kv_dtype=stage.dtype)
+    return sum(
+        float(op.expected_weight_bytes) * op.count for op in ops if op.expected_weight_bytes is not None
+    )
+
+
+def _copies_s(scenario: Scenario) -> tuple[float, float]:
+    """Seconds that a device spends fetching weights in a decode step and in a prefill."""
+    if not scenario.offloaded_bytes and not scenario.host_experts:
+        return 0.0, 0.0
+    work, host = scenario.workload, scenario.device.host_link
+    rate = host.bytes_per_s_per_direction if host else None
+    if scenario.on_drive:
+        rate = DRIVE_BYTES_PER_S / min(work.layout.devices, work.network.devices_per_node)
+    if rate is None:
+        raise InputError(f"the host link of {scenario.device.id} is not known")
+    decode = prefill = scenario.offloaded_bytes / work.layout.devices
+    if scenario.host_experts:
+        batch = work.replica_batch
+        for stage in rank_specs(scenario.spec, work.layout):
+            decode += _visited_bytes(stage, decode_step(sequences=batch, context=0))
+            prefill += _visited_bytes(stage, prefill_step(sequences=batch, prompt=work.prompt))
+    return decode / rate, prefill / rate
 
 
 def _chunk_s(one_s: float, work: Workload) -> float:
@@ -185,17 +226,20 @@ def step_likely_s(plan: Plan, step: Step, *, eager: bool, enqueue_s: float = 0.0
     setting = setting_for(plan.spec, plan.device, work.engine)
     if enqueue_s > setting.engine.enqueue_s:
         setting = replace(setting, engine=replace(setting.engine, enqueue_s=enqueue_s))
-    return float(
-        likely_step_s(
-            plan.spec,
-            work.layout,
-            plan.rates.roof,
-            setting,
-            step,
-            kv_dtype=work.kv_dtype,
-            eager=eager,
-            network=work.network,
-        )
+    return float(_steps_s(plan, step, setting, eager=eager))
+
+
+def _steps_s(plan: Plan, step: Step, setting: Setting, *, eager: bool) -> Quantity:
+    work = plan.workload
+    return likely_step_s(
+        plan.spec,
+        work.layout,
+        plan.rates.roof,
+        setting,
+        step,
+        kv_dtype=work.kv_dtype,
+        eager=eager,
+        network=work.network,
     )
 
 
@@ -215,6 +259,12 @@ def verifying_step_s(plan: Plan, batch: int, new_tokens: int, *, eager: bool = F
     """A decode step that runs ``new_tokens`` of each sequence at once (1: a plain one), logits for all."""
     step = Step(Phase.DECODE, batch, new_tokens, plan.workload.context, batch * new_tokens)
     return step_likely_s(plan, step, eager=eager, enqueue_s=EAGER_S if eager else 0.0)
+
+
+def verifying_steps_s(plan: Plan, batches: Quantity, new_tokens: int) -> Quantity:
+    """The same for many batches at once."""
+    step = Step(Phase.DECODE, batches, new_tokens, plan.workload.context, batches * new_tokens)
+    return _steps_s(plan, step, setting_for(plan.spec, plan.device, plan.workload.engine), eager=False)
 
 
 def _prefill_s(scenario: Scenario, plan: Plan) -> float:
@@ -297,9 +347,17 @@ def split_phases(scenario: Scenario) -> Scenario:
     return replace(scenario, split=True)
 
 
-def offloading(scenario: Scenario, missing_bytes: float) -> Scenario:
-    """So many bytes of weights, over all devices, kept in the host's memory."""
-    return replace(scenario, offloaded_bytes=min(missing_bytes, float(weights_bytes(scenario.spec))))
+def offloading(scenario: Scenario, missing_bytes: float, *, on_drive: bool = False) -> Scenario:
+    """So many bytes of weights, over all devices, kept in the host's memory or on its drive."""
+    kept = min(missing_bytes, float(weights_bytes(scenario.spec)))
+    return replace(scenario, offloaded_bytes=kept, on_drive=on_drive)
+
+
+def with_host_experts(scenario: Scenario) -> Scenario:
+    """Routed experts in the host's memory. Raises InputError for a model without any."""
+    if not any(isinstance(group.layer.mlp, MixtureOfExperts) for group in scenario.spec.groups):
+        raise InputError("the model has no routed experts", value=scenario.spec.name)
+    return replace(scenario, host_experts=True)
 
 
 def _with(scenario: Scenario, **changes: object) -> Scenario:
