@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rooflens.analysis import techniques as what_if
 from rooflens.analysis.advice_case import LEAST_GAIN, MOST_SEQUENCES, Advice, Case
-from rooflens.analysis.techniques import Draft, verifying_step_s, verifying_steps_s
+from rooflens.analysis.techniques import Draft, verifying_step_s
 from rooflens.errors import RooflensError
 from rooflens.models.formats.base import DTYPE_BITS
 from rooflens.units import format_bytes, format_seconds
@@ -132,19 +132,23 @@ def _guessing(case: Case, technique: str, why: str, acceptance: float, cost_shar
 
 
 def _pays_until(case: Case, draft: Draft) -> str:
-    """The first batch (of a grid, a tenth apart) at which the draft no longer pays."""
-    import numpy as np
-
+    """About the first batch (within a tenth) at which the draft no longer pays."""
     own, dp = case.work.replica_batch, case.work.layout.dp
-    grid = np.geomspace(own, max(_LARGEST, 2 * own), 96)
-    plain_s, verify_s = (
-        verifying_steps_s(case.plan, grid, 1),
-        verifying_steps_s(case.plan, grid, draft.tokens + 1),
-    )
-    pays = (verify_s + draft.tokens * draft.cost_share * plain_s) / draft.expected_tokens < plain_s
-    if pays.all():
-        return f"{round(grid[-1]) * dp:,}+"
-    return f"{round(grid[int(np.argmin(pays))]) * dp:,}"
+
+    def pays(batch: int) -> bool:
+        plain_s = verifying_step_s(case.plan, batch, 1)
+        verify_s = verifying_step_s(case.plan, batch, draft.tokens + 1)
+        return (verify_s + draft.tokens * draft.cost_share * plain_s) / draft.expected_tokens < plain_s
+
+    low, high = own, 2 * own
+    while pays(high):
+        if high >= _LARGEST:
+            return f"{high * dp:,}+"
+        low, high = high, 2 * high
+    while high > 1.1 * low + 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return f"{high * dp:,}"
 
 
 def chunking(case: Case) -> Advice | None:

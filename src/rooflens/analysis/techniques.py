@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rooflens.analysis.calibration import calibration
-from rooflens.analysis.estimate import Setting, setting_for
+from rooflens.analysis.estimate import setting_for
 from rooflens.analysis.likely import likely_step_s
-from rooflens.analysis.numeric import Quantity
 from rooflens.analysis.parallelism import Layout, rank_specs
 from rooflens.analysis.plan import Plan, plan_spec
 from rooflens.analysis.step import Phase, Step, decode_step, prefill_step, step_ops
@@ -226,20 +225,17 @@ def step_likely_s(plan: Plan, step: Step, *, eager: bool, enqueue_s: float = 0.0
     setting = setting_for(plan.spec, plan.device, work.engine)
     if enqueue_s > setting.engine.enqueue_s:
         setting = replace(setting, engine=replace(setting.engine, enqueue_s=enqueue_s))
-    return float(_steps_s(plan, step, setting, eager=eager))
-
-
-def _steps_s(plan: Plan, step: Step, setting: Setting, *, eager: bool) -> Quantity:
-    work = plan.workload
-    return likely_step_s(
-        plan.spec,
-        work.layout,
-        plan.rates.roof,
-        setting,
-        step,
-        kv_dtype=work.kv_dtype,
-        eager=eager,
-        network=work.network,
+    return float(
+        likely_step_s(
+            plan.spec,
+            work.layout,
+            plan.rates.roof,
+            setting,
+            step,
+            kv_dtype=work.kv_dtype,
+            eager=eager,
+            network=work.network,
+        )
     )
 
 
@@ -259,12 +255,6 @@ def verifying_step_s(plan: Plan, batch: int, new_tokens: int, *, eager: bool = F
     """A decode step that runs ``new_tokens`` of each sequence at once (1: a plain one), logits for all."""
     step = Step(Phase.DECODE, batch, new_tokens, plan.workload.context, batch * new_tokens)
     return step_likely_s(plan, step, eager=eager, enqueue_s=EAGER_S if eager else 0.0)
-
-
-def verifying_steps_s(plan: Plan, batches: Quantity, new_tokens: int) -> Quantity:
-    """The same for many batches at once."""
-    step = Step(Phase.DECODE, batches, new_tokens, plan.workload.context, batches * new_tokens)
-    return _steps_s(plan, step, setting_for(plan.spec, plan.device, plan.workload.engine), eager=False)
 
 
 def _prefill_s(scenario: Scenario, plan: Plan) -> float:
