@@ -23,6 +23,7 @@ from rooflens.analysis.workload import (
     device_rates,
     prefill_chunk_tokens,
 )
+from rooflens.display import Displayed
 from rooflens.errors import UnsupportedError
 from rooflens.hardware.device import Device
 from rooflens.models.inspection import Inspection
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rooflens.analysis.remedies import Remedy
     from rooflens.analysis.serving_result import Serving
     from rooflens.analysis.totals import Totals
+    from rooflens.analysis.what_if import WhatIf
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class PhaseResult:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Displayed):
     """Everything that ``rooflens plan`` says; ``to_dict`` is its JSON."""
 
     spec: ModelSpec
@@ -123,6 +125,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     serving: Serving | None = None
     pools: Pools | None = None
+    what_if: WhatIf | None = None
 
     @cached_property
     def totals(self) -> Totals:
@@ -192,6 +195,7 @@ class Plan:
             "totals": self.totals.to_dict(),
             "serving": None if self.serving is None else self.serving.to_dict(),
             "pools": None if self.pools is None else self.pools.to_dict(),
+            "what_if": None if self.what_if is None else self.what_if.to_dict(),
             "advice": [one.to_dict() for one in self.advice],
             "notes": list(self.notes),
         }

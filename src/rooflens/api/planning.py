@@ -107,6 +107,7 @@ def plan(
     prefill_device: DeviceSource | None = None,
     prefill_count: int | None = None,
     prefill_tp: int | None = None,
+    techniques: Sequence[str] = (),
     remedies: bool = True,
 ) -> Plan:
     """The memory ledger, the limits of prefill and decode and the estimate of one workload.
@@ -122,7 +123,8 @@ def plan(
     prompts whose ``shared_prefix`` is cached, and the goodput under limits of ``ttft`` and ``tpot`` seconds.
     ``devices_per_node`` and ``network`` (bytes/s a device) matter where a layout spans nodes. With any of
     ``prefill_device`` (default: the same), ``prefill_count`` (default 1) and ``prefill_tp`` (default: all of
-    them) prompts run on a pool of their own, and the other devices only decode. Without
+    them) prompts run on a pool of their own, and the other devices only decode. ``techniques`` are added to
+    the plan one after the other, as ``weights=fp8`` or ``draft=4:0.7`` (``analysis.what_if.FORMS``). Without
     ``remedies`` it is not sought what would make a plan fit, which takes longest. Raises RooflensError for
     anything unusable.
     """
@@ -164,6 +166,10 @@ def plan(
         own_runs=_own_runs(runs),
         remedies=remedies,
     )
+    if techniques:
+        from rooflens.analysis.what_if import what_if
+
+        planned = replace(planned, what_if=what_if(planned, techniques))
     if prefill_device is not None or prefill_count is not None or prefill_tp is not None:
         if concurrency is not None:
             raise InputError("pools are planned for a rate", value="concurrency", next="give --rate")

@@ -54,6 +54,15 @@ if TYPE_CHECKING:
 )
 @whole_option("--prefill-count", help="A pool for prompts alone: how many devices. [1]")
 @whole_option("--prefill-tp", help="Tensor parallel in that pool. [all of it]")
+@click.option(
+    "--try",
+    "techniques",
+    metavar="TECHNIQUE",
+    multiple=True,
+    help="What if: weights=fp8, kv=fp8, batch=64, chunk=2048, prefix=50%, draft=4:0.7:0.1, ngram=4:0.4, "
+    "tp=4,dp=2, device=NAME, split, offload=8GB, nvme=8GB, experts=host, eager, unfused. Repeatable: "
+    "each is added to those before.",
+)
 @click.option("--runs", metavar="FILE", help="Own runs that `rooflens calibrate` saved, or 'latest'.")
 @output_options("png", "svg", "pdf", "html", "json", "csv")
 def plan(

@@ -55,6 +55,10 @@ def plan_report(plan: Plan, say: Words, *, over: Sequence[tuple[str, float]] = (
         from rooflens.report.tables.pools import totals_section
 
         parts.append(totals_section(plan.totals, say))
+    if plan.what_if is not None:
+        from rooflens.report.tables.what_if import what_if_section
+
+        parts.append(what_if_section(plan.what_if, say))
     if plan.pools is not None:
         from rooflens.report.tables.pools import pools_section
 
