@@ -60,6 +60,13 @@ def onednn_packs(dtype: torch.dtype) -> bool:
     return bool((packed - plain).abs().max() <= _TRIAL_TOLERANCE[dtype] * plain.abs().max())
 
 
+@lru_cache
+def has_matrix_tiles() -> bool:
+    """Whether the processor multiplies bf16 in tiles (AMX), which torch's fused attention then uses."""
+    asked = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return bool(asked is not None and asked())
+
+
 class CpuKernels(EagerKernels):
     """oneDNN-packed linears and tiled attention."""
 
@@ -81,13 +88,18 @@ class CpuKernels(EagerKernels):
         self, query: Tensor, cache: PagedKVCache, layer: int, batch: StepBatch, settings: AttentionSettings
     ) -> Tensor:
         """See ``Kernels.attend``."""
-        return paged_attention.attend(query, cache, layer, batch, settings)
+        fused = query.dtype == torch.bfloat16 and settings.softcap is None and has_matrix_tiles()
+        return paged_attention.attend(
+            query, cache, layer, batch, settings, prefill=paged_attention.fused_prefill if fused else None
+        )
 
     def describe(self) -> dict[str, str]:
         """See ``Kernels.describe``."""
+        prefill = f"multiplies over tiles of {paged_attention.TILE_ROWS} query rows"
+        if has_matrix_tiles():
+            prefill = f"scaled_dot_product_attention in bf16, else {prefill}"
         return {
             "linear": "; ".join(sorted(self._packing)) or "nothing packed yet",
-            "attention": f"prefill by multiplies over tiles of {paged_attention.TILE_ROWS} query rows, "
-            "decode by scaled_dot_product_attention with folded heads",
+            "attention": f"prefill by {prefill}, decode by scaled_dot_product_attention with folded heads",
             "norm": "F.rms_norm",
         }

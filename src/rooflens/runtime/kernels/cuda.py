@@ -9,14 +9,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rooflens.runtime.kernels import paged_attention
 from rooflens.runtime.kernels.base import AttentionSettings
 from rooflens.runtime.kernels.eager import EagerKernels
-from rooflens.runtime.kernels.paged_attention import Span
+from rooflens.runtime.kernels.paged_attention import fused_prefill
 
 if TYPE_CHECKING:
     from rooflens.runtime.batch import StepBatch
@@ -38,7 +36,7 @@ class CudaKernels(EagerKernels):
             layer,
             batch,
             settings,
-            prefill=_prefill if settings.softcap is None else None,
+            prefill=fused_prefill if settings.softcap is None else None,
             padded_tokens=sys.maxsize,
         )
 
@@ -50,26 +48,3 @@ class CudaKernels(EagerKernels):
             "attention": "scaled_dot_product_attention over the gathered cache",
             "norm": "F.rms_norm",
         }
-
-
-def _prefill(query: Tensor, key: Tensor, value: Tensor, span: Span, settings: AttentionSettings) -> Tensor:
-    """``query`` [count, kv_heads, group, head_dim] against the span's tokens: [count, heads * head_dim]."""
-    seen = span.length - span.begin
-    causal = span.count == seen and (settings.window is None or seen <= settings.window)
-    mask = None
-    if not causal:
-        row = torch.arange(seen - span.count, seen, device=query.device)[:, None]
-        column = torch.arange(seen, device=query.device)[None, :]
-        mask = column <= row
-        if settings.window is not None:
-            mask &= column > row - settings.window
-    mixed = F.scaled_dot_product_attention(
-        query.flatten(1, 2).transpose(0, 1)[None],
-        key[None, :, :seen],
-        value[None, :, :seen],
-        attn_mask=mask,
-        is_causal=causal,
-        scale=settings.scale,
-        enable_gqa=settings.group > 1,
-    )
-    return mixed[0].transpose(0, 1).flatten(1)
