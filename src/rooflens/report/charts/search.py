@@ -7,13 +7,13 @@ from typing import Any
 
 from rooflens.analysis.search_result import Option, SearchResult
 from rooflens.errors import InputError
-from rooflens.report.charts.theme import DARK, LABEL_SIZE, LIGHT, finish, require_altair
+from rooflens.report.charts.theme import DARK, LABEL_SIZE, LIGHT, Theme, finish, require_altair
 from rooflens.report.tables.search import layout_text, pool_text
 from rooflens.report.words import Words
 from rooflens.report.words_search import said, search_words
 from rooflens.units import KILO, format_rate, format_seconds
 
-_WIDTH, _HEIGHT = 760, 420
+_WIDTH, _HEIGHT, _LOW = 760, 420, 220
 _APART, _TURN = 0.05, 0.55  # of the axes: how far labels are apart, and from where they stand to the left
 
 
@@ -26,37 +26,14 @@ def search_chart(result: SearchResult, say: Words, *, dark: bool = False) -> Any
     words = search_words(say)
     priced = bool(result.prices)
     rows = [_row(option, priced, words) for option in result.options]
-    front = _front(rows)
-    x = alt.X("cost:Q", title=words("price" if priced else "devices"), scale=alt.Scale(zero=True, nice=True))
-    y = alt.Y("tpot:Q", title=f"{words('token')} [ms]", scale=alt.Scale(zero=True, nice=True))
-    tooltip = [
-        alt.Tooltip("label:N", title=words("layout")),
-        alt.Tooltip("tpot_said:N", title=words("token")),
-        alt.Tooltip("ttft_said:N", title=words("first")),
-        alt.Tooltip("rate:N", title=words("most")),
-        alt.Tooltip("why:N", title=words("why")),
+    cost = words("price") if priced else words("devices")
+    currencies = {price.currency for _, price in result.prices}
+    cost = f"{cost} [{currencies.pop()}]" if len(currencies) == 1 else cost
+    panels = [
+        _panel(rows, "tpot", f"{words('token')} [ms]", cost, words, theme, labelled=True),
+        _panel(rows, "most", words("most.axis"), cost, words, theme, labelled=False),
     ]
-    every = alt.Chart(alt.Data(values=rows))
-    best = alt.Chart(alt.Data(values=[row for row in rows if row["best"]]))
-    points = every.mark_point(size=70, filled=True, opacity=0.75, tooltip=True).encode(
-        x=x,
-        y=y,
-        color=alt.Color("device:N", title=words("devices")),
-        shape=alt.Shape("device:N", title=words("devices")),
-        tooltip=tooltip,
-    )
-    rings = best.mark_point(size=190, color=theme.text, strokeWidth=1.4).encode(x=x, y=y, tooltip=tooltip)
-    frontier = alt.Chart(alt.Data(values=front))
-    steps = frontier.mark_line(interpolate="step-after", color=theme.quiet, strokeDash=[4, 3]).encode(
-        x=x, y=y
-    )
-    labels = [
-        alt.Chart(alt.Data(values=side))
-        .mark_text(align=align, dx=shift, dy=-9, color=theme.text, fontSize=LABEL_SIZE)
-        .encode(x=x, y=y, text="short:N")
-        for align, shift, side in _label_sides(front, rows)
-    ]
-    chart = alt.layer(steps, points, rings, *labels).properties(width=_WIDTH, height=_HEIGHT)
+    chart = alt.vconcat(*panels, spacing=18)
     goal = result.goal
     title = words(
         "title",
@@ -71,10 +48,53 @@ def search_chart(result: SearchResult, say: Words, *, dark: bool = False) -> Any
     return finish(chart, theme, result.model, title, source, words("rings"))
 
 
+def _panel(
+    rows: list[dict[str, Any]],
+    field: str,
+    title: str,
+    cost: str,
+    words: Words,
+    theme: Theme,
+    *,
+    labelled: bool,
+) -> Any:
+    """What options cost against a figure, those that nothing cheaper beats joined by steps."""
+    alt = require_altair()
+    front = _front(rows, field, least=field == "tpot")
+    x = alt.X("cost:Q", title=cost, scale=alt.Scale(zero=True, nice=True))
+    y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=True, nice=True))
+    tooltip = [
+        alt.Tooltip("label:N", title=words("layout")),
+        alt.Tooltip("tpot_said:N", title=words("token")),
+        alt.Tooltip("ttft_said:N", title=words("first")),
+        alt.Tooltip("rate:N", title=words("most")),
+        alt.Tooltip("why:N", title=words("why")),
+    ]
+    every = alt.Chart(alt.Data(values=rows))
+    best = alt.Chart(alt.Data(values=[row for row in rows if row["best"]]))
+    device = alt.Color("device:N", title=words("devices"))
+    points = every.mark_point(size=70, filled=True, opacity=0.75, tooltip=True).encode(
+        x=x, y=y, color=device, shape=alt.Shape("device:N", title=words("devices")), tooltip=tooltip
+    )
+    rings = best.mark_point(size=190, color=theme.text, strokeWidth=1.4).encode(x=x, y=y, tooltip=tooltip)
+    frontier = alt.Chart(alt.Data(values=front))
+    steps = frontier.mark_line(interpolate="step-after", color=theme.quiet, strokeDash=[4, 3]).encode(
+        x=x, y=y
+    )
+    labels = [
+        alt.Chart(alt.Data(values=side))
+        .mark_text(align=align, dx=shift, dy=drop, color=theme.text, fontSize=LABEL_SIZE)
+        .encode(x=x, y=y, text="short:N")
+        for align, shift, drop, side in (_label_sides(front, rows) if labelled else ())
+    ]
+    height = _HEIGHT if labelled else _LOW
+    return alt.layer(steps, points, rings, *labels).properties(width=_WIDTH, height=height)
+
+
 def _label_sides(
     front: list[dict[str, Any]], rows: list[dict[str, Any]]
-) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
-    """Labels of the front that do not run into each other or out of the picture: (align, shift, rows)."""
+) -> Iterator[tuple[str, int, int, list[dict[str, Any]]]]:
+    """Labels of the front that do not run into each other or out of the picture: (align, dx, dy, rows)."""
     widest, highest = (max(row[axis] for row in rows) for axis in ("cost", "tpot"))
     left: list[dict[str, Any]] = []
     right: list[dict[str, Any]] = []
@@ -84,8 +104,8 @@ def _label_sides(
             continue
         last = row["tpot"]
         (left if row["cost"] < _TURN * widest else right).append(row)
-    yield "left", 10, left
-    yield "right", 4, right
+    yield "left", 10, -9, left
+    yield "right", 4, 18, right
 
 
 def _devices(option: Option, words: Words, *, short: bool = False) -> str:
@@ -96,11 +116,12 @@ def _devices(option: Option, words: Words, *, short: bool = False) -> str:
     return " + ".join(role + name for role, name in zip(roles, named, strict=True))
 
 
-def _front(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The points that are faster than everything that costs no more, by cost."""
+def _front(rows: list[dict[str, Any]], field: str, *, least: bool) -> list[dict[str, Any]]:
+    """The points that are better than everything that costs no more, by cost."""
+    sign = 1 if least else -1
     front: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda row: (row["cost"], row["tpot"])):
-        if not front or row["tpot"] < front[-1]["tpot"]:
+    for row in sorted(rows, key=lambda row: (row["cost"], sign * row[field])):
+        if not front or sign * row[field] < sign * front[-1][field]:
             front.append(row)
     return front
 
@@ -119,6 +140,7 @@ def _row(option: Option, priced: bool, words: Words) -> dict[str, Any]:
         "device": " + ".join(dict.fromkeys(pool.device for pool in option.pools)),
         "cost": option.devices if cost is None else cost,
         "tpot": option.tpot_s * KILO,
+        "most": option.max_rate_per_s,
         "label": f"{_devices(option, words)}, {option.weights}",
         "short": f"{_devices(option, words, short=True)}, {option.weights}",
         "tpot_said": format_seconds(option.tpot_s),
