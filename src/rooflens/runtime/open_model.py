@@ -63,7 +63,8 @@ class OpenedModel:
     def tokenizer(self) -> Tokenizer | None:
         """The checkpoint's tokenizer, None where it has none."""
         if self.checkpoint.format == "gguf":
-            if "tokenizer.ggml.model" not in self.checkpoint.metadata:
+            # llama.cpp's word for a file that has only a vocabulary's size.
+            if self.checkpoint.metadata.get("tokenizer.ggml.model", "none") == "none":
                 return None
             return tokenizer_from_metadata(self.checkpoint.metadata)
         if not (self.directory / TOKENIZER).is_file():

@@ -1,0 +1,1 @@
+"""Rooflens's runtime against the engines people use: same shapes, same machine, interleaved rounds."""

@@ -1,0 +1,109 @@
+"""The engines that are compared: environment, worker, and the form of the model in each format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: The engine that every ratio is against.
+OURS = "rooflens"
+FORMATS = ("bf16", "int8", "int4")
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to hold the model: ``made_by`` names what writes it (see ``forms.py``).
+
+    ``label`` is what users of the engine call it; ``held`` (Rooflens alone) how the
+    backend holds the weights.
+    """
+
+    made_by: str
+    label: str
+    held: str = ""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One line of the comparison. ``environment`` is empty for Rooflens's own Python.
+
+    ``variant`` tells a worker that serves two engines which of them it is. ``stored``: reads GGUF files.
+    """
+
+    name: str
+    environment: str
+    worker: str
+    forms: Mapping[str, Form]
+    variant: str = ""
+    stored: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+_OURS = {
+    "bf16": Form("directory", "bf16"),
+    "int8": Form("directory", "int8", held="int8"),
+    "int4": Form("directory", "int4, group 32, 8-bit head", held="int4"),
+}
+
+ENGINES = (
+    Engine(OURS, "", "rooflens_worker", _OURS, variant="native", stored=True),
+    Engine("rooflens-torch", "", "rooflens_worker", _OURS, variant="cpu", stored=True),
+    Engine(
+        "llama.cpp",
+        "llama.cpp",
+        "llama_cpp_worker",
+        {
+            "bf16": Form("gguf-bf16", "bf16"),
+            "int8": Form("gguf-q8_0", "Q8_0"),
+            "int4": Form("gguf-q4_0", "Q4_0"),
+        },
+        stored=True,
+    ),
+    Engine(
+        "transformers",
+        "transformers",
+        "transformers_worker",
+        {"bf16": Form("directory", "bf16, eager")},
+    ),
+    Engine(
+        "OpenVINO GenAI",
+        "openvino",
+        "openvino_worker",
+        {
+            "bf16": Form("openvino-bf16", "bf16"),
+            "int8": Form("openvino-int8", "int8, per channel"),
+            "int4": Form("openvino-int4", "int4, group 32, 8-bit head"),
+        },
+    ),
+    Engine(
+        "onnxruntime-genai",
+        "onnxruntime-genai",
+        "onnxruntime_worker",
+        {
+            "int8": Form("onnx-int8", "int8, block 32"),
+            "int4": Form("onnx-int4", "int4, block 32"),
+        },
+    ),
+    Engine(
+        "vLLM CPU",
+        "vllm",
+        "vllm_worker",
+        {"bf16": Form("directory", "bf16")},
+        variables={"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "2"},
+    ),
+)
+
+
+def find_engines(names: str | None) -> tuple[Engine, ...]:
+    """Engines by comma-separated names, ours always with them. Raises SystemExit for an unknown one."""
+    if names is None:
+        return ENGINES
+    by_name = {_plain(engine.name): engine for engine in ENGINES}
+    wanted = {_plain(OURS), *(_plain(name) for name in names.split(","))}
+    if unknown := wanted - by_name.keys():
+        raise SystemExit(f"no such engine: {', '.join(sorted(unknown))}; there are {', '.join(by_name)}")
+    return tuple(engine for name, engine in by_name.items() if name in wanted)
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace(" ", "-")

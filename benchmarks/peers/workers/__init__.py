@@ -1,0 +1,1 @@
+"""One module per engine; each runs in that engine's own environment."""

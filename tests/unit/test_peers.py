@@ -1,0 +1,287 @@
+"""The comparison with other engines: pairing, repeats, checks and what is written, without any peer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.peers import checks
+from benchmarks.peers.__main__ import known_formats, main, slug
+from benchmarks.peers.cases import CASES, need, tokens_per_s
+from benchmarks.peers.chart import write_charts
+from benchmarks.peers.compare import paired_ratios, rows
+from benchmarks.peers.engines import ENGINES, OURS, find_engines
+from benchmarks.peers.install import ENVIRONMENTS
+from benchmarks.peers.needs import needs_of
+from benchmarks.peers.protocol import Case, prompt
+from benchmarks.peers.results import Results
+from benchmarks.peers.rounds import TRIES, Failure, Instruments, Sample, run_case
+from benchmarks.peers.surroundings import Others, others_between
+from benchmarks.peers.table import markdown
+from benchmarks.peers.worker_process import WorkerError
+from rooflens.measure.activity import Snapshot
+from rooflens.models.read import read_model
+
+ROOT = Path(__file__).parents[2]
+QUIET, BUSY = Others(0.0, 0.0), Others(0.7, 0.0)
+
+
+class FakeWorker:
+    """Answers with a fixed time and notes who was awake meanwhile."""
+
+    def __init__(self, seconds: float, *, dies: bool = False) -> None:
+        self.seconds, self.dies, self.awake = seconds, dies, False
+        self.ran = 0
+
+    def ready(self, case: Case) -> None:
+        if self.dies:
+            raise WorkerError("out of memory")
+
+    def run(self, case: Case) -> float:
+        self.ran += 1
+        return self.seconds
+
+    def sleep(self) -> None:
+        self.awake = False
+
+    def wake(self) -> None:
+        self.awake = True
+
+
+def instruments(others: Callable[[], Others | None] = lambda: QUIET, **changes: Any) -> Instruments:
+    given: dict[str, Any] = {
+        "bandwidth": lambda: 50e9,
+        "gemm": lambda: 1e12,
+        "watch": lambda name: others,
+        "settle": lambda: None,
+    }
+    return Instruments(**{**given, **changes})
+
+
+def run(
+    workers: dict[str, Any], number: int = 0, using: Instruments | None = None, case: Case = CASES[0]
+) -> tuple[list[Sample], list[Failure]]:
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    run_case(
+        workers,
+        case,
+        using or instruments(),
+        weights="bf16",
+        number=number,
+        given_up=set(),
+        keep=samples.append,
+        fail=failures.append,
+    )
+    return samples, failures
+
+
+def test_the_first_engine_changes_from_round_to_round() -> None:
+    workers = {name: FakeWorker(1.0) for name in "abc"}
+    orders = [[sample.engine for sample in run(workers, number)[0]] for number in range(3)]
+    assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+
+
+def test_only_the_measured_engine_is_awake_and_none_during_a_probe() -> None:
+    workers = {name: FakeWorker(1.0) for name in "abc"}
+    awake: list[list[str]] = []
+
+    def bandwidth() -> float:
+        awake.append([name for name, worker in workers.items() if worker.awake])
+        return 50e9
+
+    def watch(name: str) -> Callable[[], Others | None]:
+        assert not any(worker.awake for worker in workers.values())
+
+        def stop() -> Others:
+            assert [n for n, worker in workers.items() if worker.awake] == [name]
+            return QUIET
+
+        return stop
+
+    run(workers, using=instruments(bandwidth=bandwidth, watch=watch))
+    assert awake == [[]] * 6  # before and after each of three samples
+
+
+def test_a_disturbed_sample_is_taken_again() -> None:
+    answers = iter([BUSY, BUSY, QUIET])
+    worker = FakeWorker(1.0)
+    samples, _ = run({"a": worker}, using=instruments(lambda: next(answers)))
+    assert worker.ran == 3
+    assert [sample.disturbed for sample in samples] == [False]
+
+
+def test_a_sample_that_stays_disturbed_is_kept_and_marked() -> None:
+    worker = FakeWorker(1.0)
+    samples, _ = run({"a": worker}, using=instruments(lambda: BUSY))
+    assert worker.ran == TRIES
+    assert [sample.disturbed for sample in samples] == [True]
+
+
+def test_an_engine_that_fails_costs_only_itself() -> None:
+    samples, failures = run({"a": FakeWorker(1.0), "bad": FakeWorker(1.0, dies=True), "c": FakeWorker(2.0)})
+    assert [sample.engine for sample in samples] == ["a", "c"]
+    assert failures == [Failure("bad", CASES[0].name, "out of memory")]
+
+
+def test_matrix_rate_is_probed_for_prompts_alone() -> None:
+    prefill, decode = Case("prefill", 512), Case("decode", 64)
+    assert run({"a": FakeWorker(1.0)}, case=prefill)[0][0].gemm_flops_per_s == 1e12
+    assert run({"a": FakeWorker(1.0)}, case=decode)[0][0].gemm_flops_per_s is None
+
+
+def snapshot(wall: float, busy: float, stolen: float, total: float, **processes: float) -> Snapshot:
+    by_pid = {int(pid[1:]): (pid, seconds) for pid, seconds in processes.items()}
+    return Snapshot(wall, busy, stolen, total, 0.0, by_pid)
+
+
+def test_others_are_what_no_process_of_ours_used() -> None:
+    start = snapshot(0.0, 100.0, 0.0, 1000.0, p1=10.0, p2=20.0)
+    end = snapshot(2.0, 104.0, 0.0, 1004.0, p1=12.5, p2=21.0, p3=0.2)
+    # 4 busy seconds, 2.5 of them process 1's; 0.02 s of rounding let off, over 2 s.
+    assert others_between(start, end, lambda pid: pid == 1).cores == pytest.approx((4.0 - 2.5 - 0.02) / 2)
+    all_ours = snapshot(2.0, 103.7, 0.0, 1004.0, p1=12.5, p2=21.0, p3=0.2)
+    assert others_between(start, all_ours, lambda pid: True).quiet
+    stolen = others_between(start, snapshot(2.0, 100.0, 1.0, 1004.0), lambda pid: True)
+    assert stolen.stolen_share == pytest.approx((1.0 - 0.02) / 4)
+    assert not stolen.quiet
+
+
+def test_ratios_are_paired_by_round() -> None:
+    ours = {0: {"seconds": 1.0}, 2: {"seconds": 4.0}}
+    theirs = [{"round": 0, "seconds": 2.0}, {"round": 1, "seconds": 9.0}, {"round": 2, "seconds": 6.0}]
+    assert paired_ratios(theirs, ours) == [2.0, 1.5]
+
+
+def document(tmp_path: Path) -> dict[str, Any]:
+    results = Results.open(tmp_path / "r.json", shape="tiny", threads=2)
+    case = Case("decode", 64)
+    facts = {
+        "label": "bf16",
+        "kv_dtype": "bf16",
+        "versions": {"x": "1"},
+        "needs": {case.name: {"read_bytes": 1e9, "flops": 1e9}},
+        "check": {"prompts": 12, "equal": 1.0, "gap": 0.0, "error": None, "limit": 0.05, "passed": True},
+    }
+    for engine in (OURS, "llama.cpp"):
+        results.add_engine(engine, "bf16", facts)
+    seconds = {OURS: [0.02, 0.04, 0.02], "llama.cpp": [0.03, 0.06, 0.03]}
+    for engine, times in seconds.items():
+        for number, value in enumerate(times):
+            results.keep(Sample(engine, "bf16", case.name, number, value, 50e9, None, 0.0, 0.0, number == 2))
+    results.document["probes"]["bf16"] = {"gemm_dtype": "bf16"}
+    results.leave_out("vLLM CPU", "*", "cannot be installed: no wheel")
+    results.finish_round("bf16")
+    return results.document
+
+
+def test_figures_leave_disturbed_samples_out(tmp_path: Path) -> None:
+    ours, theirs = rows(document(tmp_path), CASES)
+    assert (ours.engine, theirs.engine) == (OURS, "llama.cpp")
+    assert ours.rate.count == 2
+    assert ours.rate.median == pytest.approx((1 / 0.02 + 1 / 0.04) / 2)
+    assert theirs.ratio is not None
+    assert theirs.ratio.median == pytest.approx(1.5)
+    assert ours.ratio is None
+    # 1 GB in 20 and 40 ms at 50 GB/s: 1.0 and 0.5.
+    assert ours.mbu == pytest.approx(0.75)
+    assert (ours.disturbed, theirs.disturbed) == (1, 1)
+
+
+def test_table_and_chart_are_written(tmp_path: Path) -> None:
+    made = document(tmp_path)
+    text = markdown(made)
+    assert "| rooflens, bf16 | 37.5" in text
+    assert "1.50 (1.50 to 1.50)" in text
+    assert "vLLM CPU, *: cannot be installed: no wheel" in text
+    png, svg = write_charts(made, tmp_path / "r.json")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "llama.cpp" in svg.read_text(encoding="utf-8")
+
+
+def test_a_run_goes_on_from_its_file_and_refuses_another(tmp_path: Path) -> None:
+    document(tmp_path)
+    again = Results.open(tmp_path / "r.json", shape="tiny", threads=2)
+    assert again.rounds("bf16") == 1
+    assert len(again.document["samples"]) == 6
+    with pytest.raises(SystemExit, match="another run"):
+        Results.open(tmp_path / "r.json", shape="other", threads=2)
+    facts = {**again.document["engines"][OURS]["bf16"], "versions": {"x": "2"}}
+    with pytest.raises(SystemExit, match="name another file"):
+        again.add_engine(OURS, "bf16", facts)
+
+
+def test_a_wrong_model_does_not_pass() -> None:
+    rng = np.random.default_rng(0)
+    reference = [rng.standard_normal(5000).astype(np.float32) for _ in range(checks.PROMPTS)]
+
+    class Engine:
+        def __init__(self, tokens: list[int]) -> None:
+            self.tokens = iter(tokens)
+
+        def choose(self, tokens: Any, path: Path | None = None) -> int:
+            return next(self.tokens)
+
+    right = Engine([int(logits.argmax()) for logits in reference])
+    verdict = checks.check(right, reference, 5000, "bf16", Path())
+    assert (verdict.equal, verdict.gap, verdict.error, verdict.passed) == (1.0, 0.0, None, True)
+    wrong = Engine([int(token) for token in rng.integers(0, 5000, checks.PROMPTS)])
+    assert not checks.check(wrong, reference, 5000, "int4", Path()).passed
+    assert checks.gap(reference[0], 5000) == float("inf")
+
+
+def test_error_of_logits_ignores_a_common_shift() -> None:
+    logits = np.array([1.0, 2.0, 3.0], dtype=np.float32)
+    assert checks.relative_error(logits + 5, logits) == pytest.approx(0.0, abs=1e-6)
+    # Sizes about the mean: 1, 0, 1. Differences about theirs: 0.5, 0, 0.5.
+    assert checks.relative_error(logits * 1.5, logits) == pytest.approx(0.5)
+
+
+def test_needs_follow_the_plan_and_the_weights_held(tmp_path: Path) -> None:
+    spec = read_model("Qwen/Qwen2.5-0.5B")
+    case = Case("decode", 64, tokens=0)
+    plain = need(spec, case, kv_dtype="bf16")
+    # Two bytes a weight, the embedding's table read as the head; 24 layers x 2 heads x 64 x K and V.
+    cache = 64 * 24 * 2 * 2 * 64 * 2
+    assert plain.read_bytes == pytest.approx(494_032_768 * 2 + cache, rel=1e-3)
+    (tmp_path / "openvino_model.bin").write_bytes(bytes(1000))
+    own = needs_of(tmp_path, "openvino-int8", spec, [case], kv_dtype="int8")
+    assert own[case.name]["read_bytes"] == pytest.approx(1000 + cache / 2, rel=0.2)
+    assert tokens_per_s(Case("decode", 64, batch=8), 0.1) == 80
+    assert tokens_per_s(Case("prefill", 512), 0.5) == 1024
+
+
+def test_prompts_are_the_same_everywhere() -> None:
+    assert prompt(3, vocabulary=1000) == prompt(5, vocabulary=1000)[:3]
+    assert prompt(8, vocabulary=1000, seed=1) != prompt(8, vocabulary=1000)
+    assert all(0 <= token < 7 for token in prompt(100, vocabulary=7))
+
+
+def test_engines_and_formats_are_known_by_name() -> None:
+    assert [engine.name for engine in find_engines("vllm-cpu,llama.cpp")] == [OURS, "llama.cpp", "vLLM CPU"]
+    with pytest.raises(SystemExit, match="no such engine: nothing"):
+        find_engines("nothing")
+    with pytest.raises(SystemExit, match="no such weights: int3"):
+        known_formats("bf16,int3")
+    assert slug("Intel(R) Xeon(R) Processor") == "intel-xeon-processor"
+    environments = {environment.name for environment in ENVIRONMENTS}
+    assert {engine.environment for engine in ENGINES} <= {"", *environments}
+    workers = ROOT / "benchmarks" / "peers" / "workers"
+    assert all((workers / f"{engine.worker}.py").exists() for engine in ENGINES)
+
+
+def test_every_option_is_documented() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for parameter in main.params:
+        assert parameter.opts[0] in page, parameter.opts[0]
+
+
+def test_committed_results_are_shown_as_they_are() -> None:
+    for path in sorted((ROOT / "benchmarks" / "results").glob("peers-*.json")):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        assert markdown(stored) == path.with_suffix(".md").read_text(encoding="utf-8")
