@@ -17,6 +17,7 @@ __all__ = [
     "dense",
     "device_by_hand",
     "devices",
+    "display_options",
     "find_device",
     "inspect",
     "plan",
@@ -40,9 +41,15 @@ if TYPE_CHECKING:
         sweep,
         validate,
     )
+    from rooflens.display import display_options
     from rooflens.hardware import device_by_hand, devices, find_device
 
-_HARDWARE = ("device_by_hand", "devices", "find_device")
+_HOMES = {
+    "device_by_hand": "rooflens.hardware",
+    "devices": "rooflens.hardware",
+    "display_options": "rooflens.display",
+    "find_device": "rooflens.hardware",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -51,4 +58,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'rooflens' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module("rooflens.hardware" if name in _HARDWARE else "rooflens.api"), name)
+    return getattr(import_module(_HOMES.get(name, "rooflens.api")), name)

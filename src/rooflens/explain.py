@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from rooflens.analysis.roofline import COMPUTE, MEMORY, Roof, time_ops
 from rooflens.analysis.step import Op
+from rooflens.display import Displayed
 from rooflens.measure.statistics import NOISY_SPREAD
 from rooflens.units import format_share
 
@@ -125,7 +126,7 @@ class ModuleRow:
 
 
 @dataclass(frozen=True)
-class Account:
+class Account(Displayed):
     """One kind of step, explained. The rows add up to ``clock_s`` exactly.
 
     bound_s: what nothing can beat, all operators overlapping; roofline_s: the operators one after the other.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
+from math import exp, log
 from typing import Any
 
 from rooflens.analysis.calibration import calibration
 from rooflens.analysis.own_runs import OwnRuns, Residuals, residuals_of
 from rooflens.analysis.validate import WIDTH_OF, Validation
+from rooflens.display import Displayed
 from rooflens.errors import InputError
 
 
@@ -24,6 +25,11 @@ class Tightening:
     before: float
     after: float
 
+    @property
+    def narrower_by(self) -> float:
+        """How much of the range, in logarithms, the runs take away; negative where they are wider spread."""
+        return 1 - log(self.after) / log(self.before)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {
@@ -34,11 +40,12 @@ class Tightening:
             "shift": self.shift,
             "high_over_low_before": self.before,
             "high_over_low_after": self.after,
+            "narrower_by": self.narrower_by,
         }
 
 
 @dataclass(frozen=True)
-class CalibrationResult:
+class CalibrationResult(Displayed):
     """What ``rooflens calibrate`` answers; ``own`` is what is saved, ``path`` where it was."""
 
     own: OwnRuns

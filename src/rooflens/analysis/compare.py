@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflens.analysis.plan import Plan
+from rooflens.display import Displayed
 from rooflens.errors import RooflensError
 from rooflens.hardware.device import Device
 
@@ -28,7 +29,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Displayed):
     """The combinations in the order asked: devices, then formats."""
 
     cells: tuple[Cell, ...]

@@ -10,6 +10,7 @@ from rooflens.analysis.estimate import Range
 from rooflens.analysis.plan import Plan
 from rooflens.analysis.roofline import attainable_flops_per_s, regime
 from rooflens.analysis.step import Phase
+from rooflens.display import Displayed
 from rooflens.hardware.device import Device
 
 
@@ -46,7 +47,7 @@ class RooflinePoint:
 
 
 @dataclass(frozen=True)
-class RooflineView:
+class RooflineView(Displayed):
     """The roof of one device for one compute type, and points under it (of ``model`` where one is named)."""
 
     device: Device

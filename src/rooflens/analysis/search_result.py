@@ -11,6 +11,7 @@ from rooflens.analysis.parallelism import Layout
 from rooflens.analysis.prices import Price
 from rooflens.analysis.requests import Requests
 from rooflens.analysis.search_text import Reason, in_english
+from rooflens.display import Displayed
 from rooflens.units import KILO, MEGA
 
 _HOUR_S = 3600
@@ -208,7 +209,7 @@ class Nearest:
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class SearchResult(Displayed):
     """Feasible options, the cheapest first; ``refused`` says which combinations cannot be, and why;
     ``verdict`` which limit kills a search that finds none, and what loosening each would do."""
 

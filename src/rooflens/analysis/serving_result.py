@@ -7,12 +7,13 @@ from typing import Any
 
 from rooflens.analysis.goodput import Goodput, Latencies
 from rooflens.analysis.requests import Requests
+from rooflens.display import Displayed
 
 QUANTILES = (0.5, 0.9, 0.99)
 
 
 @dataclass(frozen=True)
-class Serving:
+class Serving(Displayed):
     """The steady state of all replicas. Per-second figures are totals, latencies those of one request.
 
     ``running`` sequences decode at once over all replicas; ``limit`` is the most that memory and engine

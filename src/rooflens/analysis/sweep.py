@@ -12,6 +12,7 @@ from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.roofline import StepTimes, time_ops
 from rooflens.analysis.step import decode_step, step_ops
 from rooflens.analysis.workload import Workload, device_rates
+from rooflens.display import Displayed
 from rooflens.errors import InputError
 from rooflens.hardware.device import Device
 from rooflens.models.accounting import kv_sequence_bytes, state_sequence_bytes, weights_bytes
@@ -44,7 +45,7 @@ class Knee:
 
 
 @dataclass(frozen=True)
-class Sweep(Mapping[str, Any]):
+class Sweep(Displayed, Mapping[str, Any]):
     """Columns of equal length, one row per point; read as a mapping of numpy arrays.
 
     Seconds are those of one decode step at the bound. ``axis`` is the swept quantity that the knee is

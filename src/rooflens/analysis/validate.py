@@ -20,6 +20,7 @@ from rooflens.analysis.on_chip import cache_bytes
 from rooflens.analysis.parallelism import rank_specs
 from rooflens.analysis.roofline import Roof, StepTimes, time_ops
 from rooflens.analysis.step import step_ops
+from rooflens.display import Displayed
 from rooflens.units import KILO
 
 WIDTH_OF = {
@@ -127,7 +128,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Displayed):
     """What ``rooflens validate`` says of a file."""
 
     judged: tuple[Judged, ...]

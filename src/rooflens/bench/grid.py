@@ -15,6 +15,7 @@ from rooflens.bench.cases import GRIDS, Case, Kind, Size
 from rooflens.bench.fit import capacity_bytes, why_not
 from rooflens.bench.knee import batch_knee
 from rooflens.bench.measure import CutShortError, run_case
+from rooflens.display import Displayed
 from rooflens.errors import RooflensError
 from rooflens.hardware.device import Device
 from rooflens.measure.environment import fingerprint
@@ -30,7 +31,7 @@ DONE, SKIPPED, FAILED = "done", "skipped", "failed"
 
 
 @dataclass(frozen=True)
-class Bench:
+class Bench(Displayed):
     """A benchmark's results. ``points``: a row for each case, with ``status`` and where needed ``reason``."""
 
     kind: Kind

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rooflens.display import Displayed
 from rooflens.runtime.engine.engine import Engine
 from rooflens.runtime.engine.request import Completion, collect
 from rooflens.runtime.engine.settings import EngineSettings
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Displayed):
     """An answer and its profile.
 
     ``modules``: whether the modules were timed and the memory read; ``explained``: the account against a

@@ -90,7 +90,6 @@ for _option in reversed(by_hand_options()):
 
 def _bench(kind: Kind, options: dict[str, Any]) -> int:
     require_runtime()
-    from rooflens.bench.cases import GRIDS
     from rooflens.report.words import language, words
 
     size: Size = options.pop("size")
@@ -117,7 +116,7 @@ def _bench(kind: Kind, options: dict[str, Any]) -> int:
         from rooflens.report.tables.bench import bench_report
         from rooflens.report.tables.layout import console, show
 
-        show(bench_report(result, say, cases=len(GRIDS[kind][size])), on=console())
+        show(bench_report(result, say), on=console())
     return 0 if result.finished else CUT_SHORT
 
 

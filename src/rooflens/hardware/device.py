@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rooflens.display import Displayed
 from rooflens.dtypes import spelt
 from rooflens.errors import InputError, UnsupportedError
 
@@ -111,7 +112,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class Device(Displayed):
     """One device of the catalogue, given by hand, or measured; frozen, SI units, None where unknown.
 
     A package that software sees as several devices has ``devices_in_package`` > 1; one of those devices is

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from rooflens.display import Displayed
 from rooflens.errors import InputError
 from rooflens.measure.activity import Activity, noise
 from rooflens.measure.statistics import Summary, summarize
@@ -170,7 +171,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class ProbeRecord:
+class ProbeRecord(Displayed):
     """One run of the probe. ``finished`` is False if it was interrupted; what was done is kept.
 
     ``created`` is UTC in ISO 8601.

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from math import floor
 from typing import Any
 
+from rooflens.display import Displayed
 from rooflens.models.accounting import (
     ParameterCount,
     count_parameters,
@@ -41,7 +42,7 @@ class CacheRow:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Displayed):
     """The facts of one model; every figure is exact unless a note says otherwise."""
 
     spec: ModelSpec

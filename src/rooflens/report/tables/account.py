@@ -14,6 +14,7 @@ from rooflens.report.words import Words
 from rooflens.report.words_account import CHINESE_NEXT, CHINESE_READINGS, account_words
 from rooflens.runtime.profile.account import alike
 from rooflens.runtime.profile.engine import EngineProfile
+from rooflens.runtime.profile.run import RunProfile
 from rooflens.units import format_seconds, format_share
 
 PHASES = ("prefill", "decode")
@@ -103,6 +104,30 @@ def waterfall(found: Account, say: Words) -> RenderableType:
     ]
     rows.append((Text(say("whole"), style=KEY), Text(format_seconds(found.clock_s), style=KEY), "", ""))
     return section(heading(say("waterfall", phase=say(f"phase.{found.phase}"))), table(heads, rows))
+
+
+def account_report(found: Account, say: Words) -> RenderableType:
+    """One phase alone."""
+    return Group(modules_table(found, say), waterfall(found, say))
+
+
+def profile_report(found: RunProfile, say: Words) -> RenderableType:
+    """A profiled run: both phases side by side, each phase, and the reading."""
+    return Group(*accounts_sections(found, say), explained_reading(found, say))
+
+
+def accounts_sections(found: RunProfile, say: Words) -> list[RenderableType]:
+    """Phases side by side, then each by its modules and as a waterfall."""
+    parts = [phases_table(found.accounts, say)]
+    for account in found.accounts:
+        parts += [modules_table(account, say), waterfall(account, say)]
+    return parts
+
+
+def explained_reading(found: RunProfile, say: Words) -> RenderableType:
+    """What is in the way, with the remarks of the run and of its phases."""
+    notes = [*found.notes, *(note for account in found.accounts for note in account.notes)]
+    return reading_lines(found.reading, notes, say)
 
 
 def reading_lines(reading: Reading | None, notes: Sequence[str], say: Words) -> RenderableType:

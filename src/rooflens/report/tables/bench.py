@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rooflens.bench.cases import GRIDS
 from rooflens.bench.grid import DONE, Bench
 from rooflens.report.tables.account import reading_lines
 from rooflens.report.tables.layout import BAD, QUIET, Head, heading, indented, table
@@ -40,8 +41,8 @@ _SHOW: dict[str, Callable[[float], str]] = {
 }
 
 
-def bench_report(bench: Bench, say: Words, *, cases: int) -> RenderableType:
-    """The whole answer; ``cases``: of the whole grid."""
+def bench_report(bench: Bench, say: Words) -> RenderableType:
+    """The whole answer."""
     own = bench_words(say)
     settings = bench.settings
     aside = own(
@@ -66,7 +67,9 @@ def bench_report(bench: Bench, say: Words, *, cases: int) -> RenderableType:
     if bench.resumed:
         parts.append(Text(own("resumed", count=bench.resumed), style=QUIET))
     if not bench.finished:
-        parts.append(Text(own("unfinished", done=len(bench.points), all=cases), style=BAD))
+        parts.append(
+            Text(own("unfinished", done=len(bench.points), all=len(GRIDS[bench.kind][bench.size])), style=BAD)
+        )
     if bench.kind == "memory":
         parts.append(Text(own("memory.steps"), style=QUIET))
     if bench.kind == "batch" and settings["compared_with"] is None:

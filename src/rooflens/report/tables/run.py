@@ -6,13 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rooflens.bench.run import Run
-from rooflens.report.tables.account import (
-    modules_table,
-    phases_table,
-    reading_lines,
-    times_only,
-    waterfall,
-)
+from rooflens.report.tables.account import accounts_sections, explained_reading, times_only
 from rooflens.report.tables.layout import QUIET, Head, heading, section, table
 from rooflens.report.words import Words
 from rooflens.report.words_run import run_words
@@ -31,12 +25,8 @@ def run_report(run: Run, say: Words) -> RenderableType:
     if explained is None:
         parts += [times_only(run.profile, say), _memory(run, own), Text(), Text(own("no_roof"))]
         return Group(*parts)
-    parts.append(phases_table(explained.accounts, say))
-    for found in explained.accounts:
-        parts += [modules_table(found, say), waterfall(found, say)]
-    parts.append(_memory(run, own))
-    notes = [*explained.notes, *(note for found in explained.accounts for note in found.notes)]
-    parts.append(reading_lines(explained.reading, notes, say))
+    parts += accounts_sections(explained, say)
+    parts += [_memory(run, own), explained_reading(explained, say)]
     return Group(*parts)
 
 

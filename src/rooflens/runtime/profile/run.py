@@ -7,6 +7,7 @@ from typing import Any
 
 from rooflens.analysis.step import decode_step, step_ops
 from rooflens.analysis.workload import device_rates
+from rooflens.display import Displayed
 from rooflens.explain import Account
 from rooflens.hardware.device import Device
 from rooflens.reading import Reading, read_account, read_phases
@@ -22,7 +23,7 @@ _PHASES = ("prefill", "decode")
 
 
 @dataclass(frozen=True)
-class RunProfile:
+class RunProfile(Displayed):
     """A profiled run: what happened, the account of each phase, and what they mean.
 
     ``accounts`` are of steps whose modules were timed, so they ran eagerly; ``whole`` of the steps between,
