@@ -115,4 +115,4 @@ def _prose(found: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"``(.+?)``", r"`\1`", text, flags=re.DOTALL).replace("{{", "{ {")
+    return re.sub(r"``(.+?)``", r"`\1`", text, flags=re.DOTALL)
