@@ -28,6 +28,8 @@ def test_runs_move_and_narrow_the_range(tmp_path: Path) -> None:
     (one,) = api.calibrate([runs(tmp_path, 1.2)], save=False).tightened
     assert one.shift == pytest.approx(1.2, rel=0.02)
     assert one.after < 0.75 * one.before
+    assert one.narrower_by > 0.3
+    assert one.to_dict()["narrower_by"] == one.narrower_by
 
 
 def test_what_is_saved_is_used_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ ENGLISH: dict[str, str] = {
     "shift": "shift",
     "range.before": "range before",
     "range.after": "range after",
+    "narrower": "narrower by",
     "kept": "kept in {path}; plan with --runs latest uses it",
 }
 
@@ -85,6 +86,7 @@ CHINESE: dict[str, str] = {
     "shift": "修正",
     "range.before": "修正前区间",
     "range.after": "修正后区间",
+    "narrower": "收窄",
     "kept": "已保存到 {path}；plan 加 --runs latest 即可使用",
 }
 

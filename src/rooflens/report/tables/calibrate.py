@@ -24,6 +24,7 @@ def calibrate_report(result: CalibrationResult, say: Words) -> RenderableType:
         Head(words("shift"), number=True),
         Head(words("range.before"), number=True),
         Head(words("range.after"), number=True),
+        Head(words("narrower"), number=True),
     ]
     rows = [
         (
@@ -34,6 +35,7 @@ def calibrate_report(result: CalibrationResult, say: Words) -> RenderableType:
             Text(f"{one.shift:.2f}×", style=KEY),
             f"{one.before:.2f}×",
             Text(f"{one.after:.2f}×", style=KEY),
+            f"{one.narrower_by:.0%}",
         )
         for one in result.tightened
     ]
