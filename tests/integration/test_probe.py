@@ -53,7 +53,6 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Working sets of megabytes instead of gigabytes, one thread, and a home of the test's own."""
     monkeypatch.setattr(target_module, "MIN_WORKING_SET_BYTES", 4 * MIB)
     monkeypatch.setattr(cpu_memory, "CHUNK_BYTES", MIB)
-    monkeypatch.setattr(matmul, "SMALLEST_CUBE", 64)
     monkeypatch.setenv("ROOFLENS_HOME", str(tmp_path / "home"))
     # On a busy machine each parallel region can take milliseconds.
     threads = torch.get_num_threads()

@@ -19,7 +19,8 @@ OPERAND_SETS = 3
 """Operands that take turns, so that no multiply finds its own in a cache."""
 MODEL_ROWS = 512
 """Rows of a model's own shapes: a prefill chunk."""
-SMALLEST_CUBE = 512
+SMALLEST_CUBE = 64
+"""The first one tried: types that a processor only emulates take seconds for larger ones."""
 STANDARD_SHAPES = ((2048, 4096, 4096), (512, 14336, 4096), (512, 4096, 14336))
 """(m, n, k) of 8-billion-parameter models' linears."""
 QUICK_DTYPES = ("fp32", "bf16", "fp16", "int8", "fp8")
