@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from rooflens.cli.main import main  # noqa: E402
 from rooflens.errors import CapacityError, InputError, NotFoundError  # noqa: E402
 from rooflens.measure import session  # noqa: E402
-from rooflens.measure.probes import cpu_memory, matmul  # noqa: E402
+from rooflens.measure.probes import cpu_memory  # noqa: E402
 from rooflens.measure.probes import target as target_module  # noqa: E402
 from rooflens.measure.probes.attention import decode_bytes, prefill_flops  # noqa: E402
 from rooflens.measure.probes.linear_kernels import linear_kernels  # noqa: E402
