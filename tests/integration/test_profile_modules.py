@@ -88,14 +88,14 @@ def test_profiling_changes_nothing_and_leaves_nothing_behind() -> None:
     expected = backend.step(batch)
     profiler = ModuleProfiler(backend.model)
     with profiler:
-        assert backend.model.watched  # a backend that captures steps must run these eagerly
+        assert backend.model.watcher  # a backend that captures steps must run these eagerly
         assert torch.equal(backend.step(batch), expected)
         profiler.rest()
         assert torch.equal(backend.step(batch), expected)
         profiler.watch()
         profiler.watch()
         assert torch.equal(backend.step(batch), expected)
-    assert not backend.model.watched
+    assert not backend.model.watcher
     assert all("forward" not in vars(module) for module in backend.model.modules())
     assert len(profiler.passes) == 2
     times = profiler.take()

@@ -18,9 +18,9 @@ from rooflens.models.spec import ModelSpec
 from rooflens.runtime.batch import StepBatch
 from rooflens.runtime.dtypes import COMPUTE_DTYPES, resolve_dtype
 from rooflens.runtime.generate import Generation, generate
-from rooflens.runtime.graphs import DecodeGraphs
 from rooflens.runtime.held import held_spec
 from rooflens.runtime.kernels import kernels_for
+from rooflens.runtime.kernels.steps import StepRunner
 from rooflens.runtime.kv_cache import PagedKVCache
 from rooflens.runtime.model import DecoderModel, Qwen2Model
 from rooflens.runtime.open_model import OpenedModel, open_model
@@ -30,7 +30,7 @@ from rooflens.runtime.sampling import SamplingParams
 from rooflens.runtime.support import check_supported, check_weights_known
 from rooflens.runtime.tensor_source import RandomSource, TensorSource
 from rooflens.runtime.tokenizer import Tokenizer
-from rooflens.runtime.weights import load_weights, parse_holding
+from rooflens.runtime.weights import STORED, load_weights, parse_holding
 
 #: Tokens the cache holds if nothing else is asked for and the model's context allows it.
 DEFAULT_KV_TOKENS = 8192
@@ -63,7 +63,8 @@ class NativeBackend:
         """Load a checkpoint: a path, an installed package's model, a Hub id, what ``open_model`` opened.
 
         ``dtype``: fp32, bf16, fp16 (default: as stored, where the device computes it well). ``weights``:
-        int8 or int4 hold linears so. ``kv_dtype``: also int8. ``kernels``: eager, cpu, cuda.
+        int8, int8-channel, int4, int4-symmetric hold linears so; stored: as a GGUF file does, which is the
+        default where no ``dtype`` is given. ``kv_dtype``: also int8. ``kernels``: eager, cpu, native, cuda.
         ``parallel``: the group of processes that run the model together.
         Raises a RooflensError that says what is wrong; memory is given back first.
         """
@@ -134,22 +135,25 @@ class NativeBackend:
         self.context = resolve_context(spec, context)
         report.compute_dtype, report.device = self.dtype_name, str(self.device)
         report.note(why)
-        if report.format == "gguf":
-            report.note(f"GGUF tensors are expanded to {self.dtype_name} when they are loaded")
+        # A file's own formats, unless a type or another way is asked for.
+        stored = weights == STORED or (weights is None and dtype is None)
         kind = Qwen2Model if spec.model_type == "qwen2" else DecoderModel
         own = spec
         if parallel is not None:
             own, source = parallel.rank_spec(spec), parallel.rank_source(spec, source)
         with memory_guard("the weights do not fit in memory"):
             made = kind(own, kernels_for(self.device, name=kernels), dtype=self.dtype, context=self.context)
-            load_weights(made, source, report, holding=holding, device=self.device)
+            load_weights(made, source, report, holding=holding, device=self.device, stored=stored)
+        if report.dequantized:
+            count = sum(report.dequantized.values())
+            report.note(f"{count} quantised tensors were expanded to {self.dtype_name} when they were loaded")
         if parallel is not None:
             parallel.connect(made, spec)
             report.note(f"tensor parallel: rank {parallel.rank} of {parallel.size}")
         report.load_s = time.perf_counter() - started
         self.model: DecoderModel = made.eval()
         self.report = report
-        self.spec = held_spec(spec, dtype=self.dtype_name, holding=holding, head_copied=report.head_copied)
+        self.spec = held_spec(spec, made, dtype=self.dtype_name, head_copied=report.head_copied)
 
     def _check_ranks(self, weights: str | None) -> None:
         """Raise InputError where the ranks of ``parallel`` were given different models or settings."""
@@ -167,7 +171,8 @@ class NativeBackend:
     def _open_cache(self, kv_dtype: str | None, kv_tokens: int | None) -> None:
         self.kv_dtype = kv_dtype or self.dtype_name
         self.cache = self.new_cache(blocks=resolve_kv_blocks(kv_tokens, context=self.context))
-        self._graphs: DecodeGraphs | None = None
+        self._runner: StepRunner | None = None
+        self._runner_of: PagedKVCache | None = None
 
     def new_cache(self, *, blocks: int) -> PagedKVCache:
         """A cache of this model's shape and type. Raises CapacityError where it does not fit."""
@@ -178,15 +183,27 @@ class NativeBackend:
     def step(self, batch: StepBatch) -> Tensor:
         """Run one step: fp32 logits of the rows to sample. Raises CapacityError where memory runs out."""
         with memory_guard("a step does not fit in memory"):
-            # Collectives are not captured: with several ranks every step runs eagerly.
-            if self.device.type == "cuda" and self.parallel is None and not self.model.watched:
-                # The engine may bring a cache of its own: graphs belong to one.
-                if self._graphs is None or self._graphs.cache is not self.cache:
-                    self._graphs = DecodeGraphs(self.model, self.cache)
-                if self._graphs.takes(batch):
-                    return self._graphs.run(batch)
+            runner = self.runner
+            if (
+                runner is not None
+                and (self.model.watcher is None or runner.times_modules)
+                and runner.takes(batch)
+            ):
+                return runner.run(batch)
             logits: Tensor = self.model(batch, self.cache)
         return logits
+
+    @property
+    def runner(self) -> StepRunner | None:
+        """What runs whole steps over the present cache (the engine may bring its own), made at first use."""
+        # Collectives are not captured: with several ranks every step runs module by module.
+        if self.parallel is not None:
+            return None
+        if self._runner_of is not self.cache:
+            self._runner_of = self.cache
+            self._runner = self.model.kernels.steps(self.model, self.cache)
+            self.report.kernels = self.model.kernels.describe()
+        return self._runner
 
     def generate(
         self, prompts: Sequence[str | Sequence[int]], params: SamplingParams | Sequence[SamplingParams]

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rooflens.errors import UnsupportedError
+from rooflens.errors import InputError, UnsupportedError
+from rooflens.models.checkpoint.ggml_types import GGML_TYPES_BY_NAME
 from rooflens.models.checkpoint.tensor import Checkpoint, TensorInfo
 from rooflens.models.file_input import quoted
 from rooflens.models.headers.gguf_match import match_gguf
 from rooflens.models.spec import Attention, ModelSpec
+from rooflens.runtime.kernels.base import StoredPart
 from rooflens.runtime.report import LoadReport
 from rooflens.runtime.tensor_source import CheckpointSource
 
@@ -23,6 +25,12 @@ _INTERLEAVED = ("llama",)
 _OFFSET_ADDED = ("gemma", "gemma2", "gemma3")
 _ENDINGS = {"matrix": ".weight", "weight": ".weight", "bias": ".bias"}
 _FLOATS = ("F32", "F16", "BF16")
+#: Where a block of each type that can be kept has its fp16 scales.
+SCALE_BYTES = {
+    **dict.fromkeys(("Q8_0", "Q4_0", "Q5_0"), range(2)),
+    **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), range(4)),
+    "Q6_K": range(208, 210),
+}
 
 
 class GgufSource(CheckpointSource):
@@ -41,6 +49,35 @@ class GgufSource(CheckpointSource):
         """See ``CheckpointSource.stored_name``."""
         return self._names.get(name, name)
 
+    def kind(self, name: str) -> str:
+        """The GGUF type of a tensor, empty for one that is not there."""
+        info = self.checkpoint.by_name.get(self.stored_name(name))
+        return "" if info is None else info.dtype
+
+    def blocks(self, name: str, shape: tuple[int, ...]) -> StoredPart:
+        """A matrix of ``shape`` as the file has it, its rows in the order of the spec.
+
+        Raises what ``load_into`` raises, and InputError where a scale is not finite.
+        """
+        info = self.find(name, shape)
+        raw = torch.empty((shape[0], info.bytes // shape[0]), dtype=torch.uint8)
+        self.read(info, 0, raw.numpy().reshape(-1).data)
+        self._check_scales(info, raw)
+        self._reorder(info, raw)
+        return StoredPart(info.dtype, raw)
+
+    @staticmethod
+    def _check_scales(info: TensorInfo, raw: Tensor) -> None:
+        block_bytes = GGML_TYPES_BY_NAME[info.dtype].block_bytes
+        places = SCALE_BYTES[info.dtype]
+        halves = raw.view(-1, block_bytes)[:, places.start : places.stop].contiguous().view(torch.float16)
+        bad = int((~torch.isfinite(halves)).sum())
+        if bad:
+            raise InputError(
+                f"tensor {quoted(info.name)} has {bad:,} scales that are not finite",
+                next="the checkpoint is damaged: download it again",
+            )
+
     def fill(self, info: TensorInfo, target: Tensor) -> None:
         """See ``CheckpointSource.fill``: expanded some rows at a time, so that fp32 never stands whole."""
         if info.dtype in _FLOATS:
@@ -48,6 +85,9 @@ class GgufSource(CheckpointSource):
         else:
             self._expand(info, target)
             self.report.dequantized[info.dtype] += 1
+        self._reorder(info, target)
+
+    def _reorder(self, info: TensorInfo, target: Tensor) -> None:
         part = info.name.split(".")[-2]
         if self._architecture in _INTERLEAVED and part in self._heads:
             self._halve(target, heads=self._heads[part])

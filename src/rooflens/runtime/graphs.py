@@ -39,6 +39,8 @@ class DecodeGraphs:
     """Runs steps in which every sequence decodes one token. ``capture`` False runs them without CUDA's
     graphs, which is how tests check everything else."""
 
+    times_modules = False
+
     def __init__(self, model: DecoderModel, cache: PagedKVCache, *, capture: bool = True) -> None:
         self.model = model
         self.cache = cache

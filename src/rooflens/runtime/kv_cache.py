@@ -108,6 +108,11 @@ class PagedKVCache:
         size = (shape.kv_heads, self.blocks, self.block_tokens, 1)
         return torch.zeros(size, dtype=torch.float32, device=self.device)
 
+    def scales(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        """The scales of an int8 cache's keys and values [kv_heads, blocks, block_tokens, 1]; else None."""
+        key, value = self._key_scales[layer], self._value_scales[layer]
+        return None if key is None or value is None else (key, value)
+
     @property
     def tokens(self) -> int:
         """Tokens that fit, over all sequences."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +18,9 @@ from rooflens.runtime.kernels.base import Kernels
 from rooflens.runtime.kv_cache import PagedKVCache
 from rooflens.runtime.support import check_supported
 
+if TYPE_CHECKING:
+    from rooflens.runtime.profile.modules import ModuleTimes
+
 
 class DecoderModel(nn.Module):
     """A decoder built from ``spec``; every module's path is the operator's name in the prediction.
@@ -23,8 +29,9 @@ class DecoderModel(nn.Module):
     that will be run (default: the model's own limit), which some rotary scalings depend on.
     """
 
-    #: Set while a profiler times the modules: a captured graph would not call them.
-    watched = False
+    #: Set while a profiler times the modules. What runs whole steps either hands it their times or leaves
+    #: the step to the modules.
+    watcher: Callable[[ModuleTimes], None] | None = None
 
     def __init__(
         self,
@@ -44,7 +51,7 @@ class DecoderModel(nn.Module):
         self.kernels = kernels
         self.dtype = dtype
         self.context = context or spec.max_context
-        self.embedding = Embedding(spec.embedding)
+        self.embedding = Embedding(spec.embedding, dtype)
         self.layers = nn.ModuleList(Layer(layer, index, kernels) for index, layer in enumerate(spec.layers))
         self.final_norm = Norm(spec.final_norm, kernels)
         self.lm_head = Linear(spec.head)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from rooflens.analysis.parallelism import Layout, rank_specs
 from rooflens.errors import DependencyError, InputError, RooflensError
+from rooflens.models.formats.base import WeightFormat
 from rooflens.models.spec import ModelSpec
 from rooflens.runtime.blocks.basic import Embedding, Linear
 from rooflens.runtime.kernels.base import PackedLinear
@@ -230,6 +231,10 @@ class _Joined(PackedLinear):
         """See ``PackedLinear.apply``."""
         return self.join(self.part.apply(x))
 
+    def formats(self) -> tuple[tuple[int, WeightFormat], ...]:
+        """See ``PackedLinear.formats``: of this rank's part."""
+        return self.part.formats()
+
 
 class _EmbeddingPart(Embedding):
     """A rank's rows of the token table: other tokens are zeros here, and the sum over ranks is exact."""
@@ -237,7 +242,9 @@ class _EmbeddingPart(Embedding):
     def __init__(self, part: Embedding, rows: range, join: Callable[[Tensor], Tensor]) -> None:
         nn.Module.__init__(self)
         self.spec = part.spec
-        self.weight = part.weight
+        self.dtype, self.packed = part.dtype, part.packed
+        if part.packed is None:
+            self.weight = part.weight
         self.rows = rows
         self.join = join
 

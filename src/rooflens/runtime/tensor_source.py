@@ -76,21 +76,25 @@ class CheckpointSource:
 
     def load_into(self, name: str, target: Tensor) -> None:
         """See ``TensorSource.load_into``."""
+        self.fill(self.find(name, tuple(target.shape)), target)
+
+    def find(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        """The tensor, counted as asked for. Raises a RooflensError for one missing or of another shape."""
         stored = self.stored_name(name)
         info = self.checkpoint.by_name.get(stored)
         if info is None:
             raise NotFoundError(
                 f"the checkpoint has no tensor {quoted(stored)}", next="check that all its files are there"
             )
-        if info.shape != tuple(target.shape):
+        if info.shape != shape:
             raise InputError(
                 f"tensor {quoted(stored)} has another shape than the model's description",
                 value=list(info.shape),
-                allowed=str(list(target.shape)),
+                allowed=str(list(shape)),
             )
         self._asked.add(stored)
         self.report.stored[info.dtype] += 1
-        self.fill(info, target)
+        return info
 
     def fill(self, info: TensorInfo, target: Tensor) -> None:
         """Read the values of ``info`` into ``target``, converted to its type."""

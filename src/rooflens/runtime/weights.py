@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from rooflens.models.file_input import quoted
 from rooflens.models.spec import Linear as LinearSpec
 from rooflens.models.spec import ModelSpec
 from rooflens.runtime.blocks.basic import Linear, Norm
+from rooflens.runtime.gguf_source import GgufSource
 from rooflens.runtime.held import head_holding
 from rooflens.runtime.kernels.base import WeightHolding
 from rooflens.runtime.model import DecoderModel
@@ -23,7 +25,9 @@ from rooflens.runtime.tensor_source import CheckpointSource, TensorSource
 
 #: Tensors that checkpoints carry and that follow from the config.
 _DERIVED = ("rotary_emb.inv_freq", "rope_freqs.weight", "masked_bias", "attn.bias")
-HOLDINGS: tuple[WeightHolding, ...] = ("plain", "int8", "int4")
+HOLDINGS: tuple[WeightHolding, ...] = get_args(WeightHolding)
+#: As the file has them, where there are kernels for that.
+STORED = "stored"
 
 
 def load_weights(
@@ -33,28 +37,21 @@ def load_weights(
     *,
     holding: WeightHolding = "plain",
     device: torch.device | str = "cpu",
+    stored: bool = False,
 ) -> None:
     """Give every module of ``model`` its weights from ``source``, and write into ``report``.
 
     The head comes first: its copy for packing is the largest, and then nothing else is held yet. With
-    int4 the head is kept in int8, which costs little time and much less quality.
+    int4 the head is kept in int8, which costs little time and much less quality. With ``stored`` matrices
+    stay at the width of their GGUF file where the kernels take that; ``holding`` is for the others.
     Raises a RooflensError naming the tensor that is missing, unknown, of another shape or not finite.
     """
-    loader = _Loader(model, source, report, torch.device(device), holding)
+    loader = _Loader(model, source, report, torch.device(device), holding, stored)
     spec = model.spec
     for_head = head_holding(holding)
     if not spec.tied:
         loader.linear(model.lm_head, "", for_head)
-    table = loader.tensor(f"{model.embedding.spec.source}.weight", (spec.vocab_size, spec.hidden_size))
-    model.embedding.weight = table
-    report.held["embedding table"] += table.nbytes
-    if spec.tied:
-        loader.pack(model.lm_head, table, None, for_head)
-        if getattr(model.lm_head.packed, "weight", None) is table:
-            report.held[model.lm_head.packed.holding] -= table.nbytes
-        else:
-            report.head_copied = True
-            report.note("the tied table is held twice: as rows for the lookup, packed for the head")
+    loader.table(for_head)
     loader.norm(model.final_norm, "")
     for index, layer in enumerate(model.layers):
         prefix = spec.layer_prefix.format(i=index)
@@ -97,7 +94,9 @@ class _Loader:
         report: LoadReport,
         device: torch.device,
         holding: WeightHolding,
+        stored: bool,
     ) -> None:
+        self.stored = stored
         self.model = model
         self.source = source
         self.report = report
@@ -111,24 +110,76 @@ class _Loader:
         _check_finite(name, target)
         return target.to(self.device)
 
+    def table(self, for_head: WeightHolding) -> None:
+        """Read the token table, and pack it as the head where it is tied.
+
+        A head that can give rows back is the table too. Else the table stays beside it.
+        """
+        model, report, spec = self.model, self.report, self.model.spec
+        name, shape = f"{model.embedding.spec.source}.weight", (spec.vocab_size, spec.hidden_size)
+        if spec.tied and self._keep(model.lm_head, [name], None):
+            model.embedding.packed = model.lm_head.packed
+            return
+        table = self.tensor(name, shape, self._read_as(for_head) if spec.tied else None)
+        if spec.tied:
+            self.pack(model.lm_head, table, None, for_head)
+            if model.lm_head.packed.gives_rows:
+                model.embedding.packed = model.lm_head.packed
+                return
+        model.embedding.weight = table.to(model.dtype)
+        report.held["embedding table"] += model.embedding.weight.nbytes
+        if spec.tied and getattr(model.lm_head.packed, "weight", None) is table:
+            report.held[model.lm_head.packed.holding] -= table.nbytes
+        elif spec.tied:
+            report.head_copied = True
+            report.note("the tied table is held twice: as rows for the lookup, packed for the head")
+
     def linear(self, module: Linear, prefix: str, holding: WeightHolding) -> None:
         """Read the parts of ``module`` into one matrix and pack it."""
         spec = module.spec
-        weight = torch.empty((spec.out_features, spec.in_features), dtype=self.model.dtype)
-        bias = torch.empty(spec.out_features, dtype=self.model.dtype) if spec.bias else None
+        self._refuse_bias(spec, prefix)
+        bias = self._bias(spec, prefix)
+        names = [f"{prefix}{part.source}.weight" for part in spec.parts]
+        if self._keep(module, names, bias):
+            return
+        weight = torch.empty((spec.out_features, spec.in_features), dtype=self._read_as(holding))
+        row = 0
+        for part, name in zip(spec.parts, names, strict=True):
+            rows = slice(row, row + part.out_features)
+            self.source.load_into(name, weight[rows])
+            _check_finite(name, weight[rows])
+            row = rows.stop
+        self.pack(module, weight.to(self.device), bias, holding)
+
+    def _bias(self, spec: LinearSpec, prefix: str) -> Tensor | None:
+        if not spec.bias:
+            return None
+        bias = torch.empty(spec.out_features, dtype=self.model.dtype)
         row = 0
         for part in spec.parts:
-            rows = slice(row, row + part.out_features)
-            name = f"{prefix}{part.source}"
-            self.source.load_into(f"{name}.weight", weight[rows])
-            _check_finite(f"{name}.weight", weight[rows])
-            if bias is not None:
-                self.source.load_into(f"{name}.bias", bias[rows])
-                _check_finite(f"{name}.bias", bias[rows])
+            name, rows = f"{prefix}{part.source}.bias", slice(row, row + part.out_features)
+            self.source.load_into(name, bias[rows])
+            _check_finite(name, bias[rows])
             row = rows.stop
-        self._refuse_bias(spec, prefix)
-        moved = None if bias is None else bias.to(self.device)
-        self.pack(module, weight.to(self.device), moved, holding)
+        return bias.to(self.device)
+
+    def _read_as(self, holding: WeightHolding) -> torch.dtype:
+        """The type to read a matrix in before it is packed: rounding to bf16 first would cost quality."""
+        wide = holding != "plain" and self.model.kernels.quantises_wide and self.device.type == "cpu"
+        return torch.float32 if wide and isinstance(self.source, GgufSource) else self.model.dtype
+
+    def _keep(self, module: Linear, names: list[str], bias: Tensor | None) -> bool:
+        """Hold the matrix as its file has it, where that is wanted and possible."""
+        if not self.stored or not isinstance(self.source, GgufSource) or self.device.type != "cpu":
+            return False
+        columns, kernels = module.spec.in_features, self.model.kernels
+        if not kernels.keeps([self.source.kind(name) for name in names], columns):
+            return False
+        sizes = [part.out_features for part in module.spec.parts]
+        parts = [self.source.blocks(name, (rows, columns)) for name, rows in zip(names, sizes, strict=True)]
+        module.packed = kernels.pack_stored(parts, bias, in_features=columns)
+        self.report.held[module.packed.holding] += module.packed.nbytes
+        return True
 
     def _refuse_bias(self, spec: LinearSpec, prefix: str) -> None:
         for part in spec.parts:
@@ -173,11 +224,13 @@ def _check_finite(name: str, values: Tensor) -> None:
 
 
 def parse_holding(text: str | None) -> WeightHolding:
-    """How weights are to be held: None and the compute types mean as they are, else int8 or int4."""
-    if text is None or text in ("plain", "bf16", "fp16", "fp32"):
+    """How weights are to be held: None, ``stored`` and the compute types mean as they are, else quantised."""
+    if text is None or text in ("plain", STORED, "bf16", "fp16", "fp32"):
         return "plain"
     if text not in HOLDINGS:
-        raise UnsupportedError("the runtime cannot hold weights so", value=text, allowed=", ".join(HOLDINGS))
+        raise UnsupportedError(
+            "the runtime cannot hold weights so", value=text, allowed=", ".join((*HOLDINGS, STORED))
+        )
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
@@ -42,18 +43,30 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """The token table, one row read per token, times the spec's scale."""
+    """The token table, one row read per token, times the spec's scale.
+
+    ``weight`` is the table, or, for a tied one that the head can give rows of, ``packed`` is the head's.
+    """
 
     weight: Tensor
+    packed: PackedLinear | None = None
+    dtype: torch.dtype
 
-    def __init__(self, spec: EmbeddingSpec) -> None:
+    def __init__(self, spec: EmbeddingSpec, dtype: torch.dtype) -> None:
         super().__init__()
         self.spec = spec
+        self.dtype = dtype
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """[tokens] to [tokens, dim]."""
-        rows = F.embedding(token_ids, self.weight)
+        rows = self.rows_of(token_ids)
         if self.spec.scale == 1.0:
             return rows
         # Rounded to the compute type first, as the models that scale their embedding were trained.
         return rows * rows.new_tensor(self.spec.scale)
+
+    def rows_of(self, token_ids: Tensor) -> Tensor:
+        """The tokens' rows of the table, as they are."""
+        if self.packed is not None:
+            return self.packed.rows(token_ids, self.dtype)
+        return F.embedding(token_ids, self.weight)

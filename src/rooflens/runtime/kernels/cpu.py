@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from rooflens.models.formats.base import WeightFormat, dtype_name, plain_format
 from rooflens.runtime.kernels import paged_attention
 from rooflens.runtime.kernels.base import AttentionSettings, PackedLinear, WeightHolding
 from rooflens.runtime.kernels.eager import EagerKernels
@@ -33,6 +34,7 @@ class OneDnnLinear(PackedLinear):
         self.out_features, self.in_features = weight.shape
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
         self.bias = bias
+        self._format = plain_format(dtype_name(str(weight.dtype)))
         self.holding = f"{str(weight.dtype).removeprefix('torch.')}, packed by oneDNN"
         self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
 
@@ -40,6 +42,10 @@ class OneDnnLinear(PackedLinear):
         """See ``PackedLinear.apply``."""
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return y
+
+    def formats(self) -> tuple[tuple[int, WeightFormat], ...]:
+        """See ``PackedLinear.formats``."""
+        return ((self.out_features, self._format),)
 
 
 @lru_cache

@@ -18,7 +18,9 @@ from rooflens.runtime.kernels.paged_attention import fused_prefill
 
 if TYPE_CHECKING:
     from rooflens.runtime.batch import StepBatch
+    from rooflens.runtime.kernels.steps import StepRunner
     from rooflens.runtime.kv_cache import PagedKVCache
+    from rooflens.runtime.model import DecoderModel
 
 
 class CudaKernels(EagerKernels):
@@ -39,6 +41,12 @@ class CudaKernels(EagerKernels):
             prefill=fused_prefill if settings.softcap is None else None,
             padded_tokens=sys.maxsize,
         )
+
+    def steps(self, model: DecoderModel, cache: PagedKVCache) -> StepRunner | None:
+        """See ``Kernels.steps``: decodes as CUDA graphs."""
+        from rooflens.runtime.graphs import DecodeGraphs
+
+        return DecodeGraphs(model, cache) if cache.device.type == "cuda" else None
 
     def describe(self) -> dict[str, str]:
         """See ``Kernels.describe``."""

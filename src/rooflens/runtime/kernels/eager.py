@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rooflens.errors import UnsupportedError
+from rooflens.models.formats.base import WeightFormat, dtype_name, plain_format
 from rooflens.runtime.kernels.base import AttentionSettings, Kernels, PackedLinear, WeightHolding
 from rooflens.runtime.kernels.quantized import pack_quantized
 
@@ -39,6 +40,10 @@ class PlainLinear(PackedLinear):
     def apply(self, x: Tensor) -> Tensor:
         """See ``PackedLinear.apply``."""
         return F.linear(x, self.weight, self.bias)
+
+    def formats(self) -> tuple[tuple[int, WeightFormat], ...]:
+        """See ``PackedLinear.formats``."""
+        return ((self.out_features, plain_format(dtype_name(str(self.weight.dtype)))),)
 
 
 class EagerKernels(Kernels):

@@ -11,7 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rooflens.errors import UnsupportedError
+from rooflens.models.formats.base import WeightFormat
 from rooflens.runtime.kernels.base import PackedLinear, WeightHolding
+from rooflens.units import BITS_PER_BYTE
 
 GROUP = 32
 _INT8_MAX = 127
@@ -47,6 +49,10 @@ class Int8Linear(PackedLinear):
         else:
             y = torch.ops.aten._weight_int8pack_mm(x.contiguous(), self.levels, self.scales)
         return y if self.bias is None else y + self.bias
+
+    def formats(self) -> tuple[tuple[int, WeightFormat], ...]:
+        """See ``PackedLinear.formats``: scales in the compute type."""
+        return ((self.out_features, WeightFormat("int8", bits=8, row_bits=_bits(self.scales))),)
 
 
 class Int4Linear(PackedLinear):
@@ -95,12 +101,23 @@ class Int4Linear(PackedLinear):
             y = torch.ops.aten._weight_int4pack_mm_for_cpu(x.contiguous(), self.packed, GROUP, self.scales)
         return y if self.bias is None else y + self.bias
 
+    def formats(self) -> tuple[tuple[int, WeightFormat], ...]:
+        """See ``PackedLinear.formats``: without the second copy, which decoding does not read."""
+        form = WeightFormat("int4", bits=4, group_size=GROUP, scale_bits=2 * _bits(self.scales))
+        return ((self.out_features, form),)
+
+
+def _bits(scales: Tensor) -> int:
+    return BITS_PER_BYTE * scales.element_size()
+
 
 def pack_quantized(weight: Tensor, bias: Tensor | None, *, holding: WeightHolding) -> PackedLinear:
     """Quantise ``weight`` and hold it so. Raises UnsupportedError where no kernel takes it."""
     if weight.device.type != "cpu":
         raise UnsupportedError(f"{holding} weights have a kernel on CPU only", value=weight.device.type)
-    if holding == "int8":
+    if holding not in ("int8", "int8-channel", "int4"):
+        raise UnsupportedError("only the C kernels hold weights so", value=holding)
+    if holding != "int4":
         return Int8Linear(weight, bias)
     if weight.shape[1] % GROUP:
         raise UnsupportedError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from rooflens.errors import InputError
@@ -9,17 +11,18 @@ from rooflens.runtime.kernels.base import Kernels
 
 
 def kernels_for(device: torch.device, *, name: str | None = None) -> Kernels:
-    """The fastest set that ``device`` has, or the one asked for by ``name``: eager, cpu, cuda.
+    """The fastest set that ``device`` has, or the one asked for by ``name``: eager, cpu, native, cuda.
 
-    Raises InputError for a set that the device cannot run.
+    Raises InputError for a set that the device cannot run, and BuildError for ``native`` where it cannot
+    be compiled.
     """
     from rooflens.runtime.kernels.cpu import CpuKernels
     from rooflens.runtime.kernels.cuda import CudaKernels
     from rooflens.runtime.kernels.eager import EagerKernels
 
-    here: dict[str, type[Kernels]] = {"eager": EagerKernels}
+    here: dict[str, Callable[[], Kernels]] = {"eager": EagerKernels}
     if device.type == "cpu":
-        here["cpu"] = CpuKernels
+        here |= {"cpu": CpuKernels, "native": _native}
     if device.type == "cuda":
         here["cuda"] = CudaKernels
     if name is None:
@@ -27,3 +30,9 @@ def kernels_for(device: torch.device, *, name: str | None = None) -> Kernels:
     if name not in here:
         raise InputError(f"no kernels of this name run on {device.type}", value=name, allowed=", ".join(here))
     return here[name]()
+
+
+def _native() -> Kernels:
+    from rooflens.runtime.native.kernels import NativeKernels
+
+    return NativeKernels()

@@ -81,8 +81,8 @@ class Overheads:
 class ModuleProfiler:
     """Times the leaf modules of ``model`` while it is entered, one ``ModuleTimes`` for each pass.
 
-    The modules' ``forward`` is wrapped and put back at the end. Only eager passes call their modules: the
-    model's ``watched`` tells the backend to run one.
+    The modules' ``forward`` is wrapped and put back at the end. Only eager passes call their modules: while
+    the model has a ``watcher``, a backend runs those, or hands it the times that it has by other means.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class ModuleProfiler:
 
     def _set_watching(self, watching: bool) -> None:
         self.watching = watching
-        self.model.watched = watching  # type: ignore[assignment]
+        self.model.watcher = self.passes.append if watching else None  # type: ignore[assignment]
 
     def take(self) -> ModuleTimes | None:
         """The last pass, once; None if there was none since."""

@@ -1,0 +1,90 @@
+"""The kernel set whose linears are in C; what C does not do is the CPU set's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rooflens.runtime.kernels.base import PackedLinear, StoredPart, WeightHolding
+from rooflens.runtime.kernels.cpu import CpuKernels
+from rooflens.runtime.native.formats import GGUF_FORMATS, format_of, takes_columns
+from rooflens.runtime.native.layout import MAX_SEGMENTS
+from rooflens.runtime.native.library import load, thread_count
+from rooflens.runtime.native.linear import NativeLinear, Part, Scratch, pack_blocks, pack_rows
+from rooflens.runtime.native.step import NativeSteps
+
+if TYPE_CHECKING:
+    from rooflens.runtime.kernels.steps import StepRunner
+    from rooflens.runtime.kv_cache import PagedKVCache
+    from rooflens.runtime.model import DecoderModel
+
+
+class NativeKernels(CpuKernels):
+    """Linears in tiles, steps of few rows as one call; attention of prompts and the rest by torch."""
+
+    name = "native"
+    quantises_wide = True
+
+    def __init__(self, *, instructions: str | None = None) -> None:
+        """Raises BuildError where the library cannot be had; ``instructions`` names one of its sets."""
+        super().__init__()
+        self.library = load(instructions)
+        self.threads = thread_count()
+        self._scratch = Scratch()
+        self._steps = "one call in C for steps of few tokens, once a model is loaded"
+
+    def pack(self, weight: Tensor, bias: Tensor | None, *, holding: WeightHolding = "plain") -> PackedLinear:
+        """See ``Kernels.pack``. Matrices of types that C does not compute are packed as the CPU set does."""
+        form = format_of(holding, weight.dtype) if weight.device.type == "cpu" else None
+        if form is None:
+            return super().pack(weight, bias, holding=holding)
+        return self._linear(
+            [pack_rows(self.library, weight, form, threads=self.threads)], bias, weight.shape[1]
+        )
+
+    def keeps(self, kinds: Sequence[str], in_features: int) -> bool:
+        """See ``Kernels.keeps``."""
+        forms = [GGUF_FORMATS.get(kind) for kind in kinds]
+        return len(forms) <= MAX_SEGMENTS and all(
+            form is not None and takes_columns(form, in_features) for form in forms
+        )
+
+    def pack_stored(
+        self, parts: Sequence[StoredPart], bias: Tensor | None, *, in_features: int
+    ) -> PackedLinear:
+        """See ``Kernels.pack_stored``; neighbours of one format become one part."""
+        made: list[Part] = []
+        waiting: list[StoredPart] = []
+        for index, part in enumerate(parts):
+            waiting.append(part)
+            if index + 1 == len(parts) or parts[index + 1].kind != part.kind:
+                blocks = torch.cat([each.blocks for each in waiting])
+                form = GGUF_FORMATS[part.kind]
+                made.append(
+                    pack_blocks(self.library, blocks, form, columns=in_features, threads=self.threads)
+                )
+                waiting = []
+        return self._linear(made, bias, in_features)
+
+    def _linear(self, parts: list[Part], bias: Tensor | None, in_features: int) -> NativeLinear:
+        packed = NativeLinear(
+            self.library, parts, bias, in_features=in_features, threads=self.threads, scratch=self._scratch
+        )
+        self._packing[packed.holding] = type(packed).__name__
+        return packed
+
+    def steps(self, model: DecoderModel, cache: PagedKVCache) -> StepRunner | None:
+        """See ``Kernels.steps``."""
+        made = NativeSteps.of(model, cache, self.library, threads=self.threads)
+        if isinstance(made, str):
+            self._steps = f"module by module: {made}"
+            return None
+        self._steps = f"one call in C for up to {made.max_rows} tokens, {self.threads} threads"
+        return made
+
+    def describe(self) -> dict[str, str]:
+        """See ``Kernels.describe``."""
+        return {**super().describe(), "native": self.library.describe(), "step": self._steps}

@@ -1,0 +1,175 @@
+/* Attention of one query over its sequence's blocks, and what is done to queries and keys before. */
+#ifndef ROOFLENS_ATTEND_H
+#define ROOFLENS_ATTEND_H
+
+#include "multiply.h"
+
+/* Turn the first rotary_dim features of a head by `angles`: cosines, then sines, rotary_dim / 2 each. */
+RL_INLINE void rotate_head(float *x, const float *angles, int dim, int interleaved) {
+    const int half = dim / 2;
+    for (int i = 0; i < half; i++) {
+        float *a = interleaved ? x + 2 * i : x + i, *b = interleaved ? x + 2 * i + 1 : x + half + i;
+        const float c = angles[i], s = angles[half + i], first = *a, second = *b;
+        *a = first * c - second * s;
+        *b = second * c + first * s;
+    }
+}
+
+/* Store one head of one token at element `at`, its scale at `scale_at`. */
+RL_INLINE void store_head(const float *x, int dim, int type, void *cache, float *scales, int64_t at,
+                          int64_t scale_at) {
+    if (type == RL_KV_F32) {
+        memcpy((float *)cache + at, x, sizeof(float) * (size_t)dim);
+    } else if (type == RL_KV_BF16) {
+        for (int d = 0; d < dim; d++) ((uint16_t *)cache)[at + d] = float_bf16(x[d]);
+    } else {
+        float top = 0.0f;
+        for (int d = 0; d < dim; d++) top = fabsf(x[d]) > top ? fabsf(x[d]) : top;
+        const float scale = top / 127.0f, safe = scale > 0.0f ? scale : 1.0f;
+        for (int d = 0; d < dim; d++) ((int8_t *)cache)[at + d] = (int8_t)rintf(x[d] / safe);
+        scales[scale_at] = scale;
+    }
+}
+
+/* `count` tokens of a block as floats, rows of `width` (the head size rounded up to 16, zeros behind). */
+RL_INLINE void load_block(float *to, const void *cache, const float *scales, int type, int64_t at,
+                          int64_t scale_at, int dim, int width, int count) {
+    const int whole = dim / 16 * 16;
+    for (int t = 0; t < count; t++, at += dim) {
+        float *row = to + t * width;
+        if (type == RL_KV_F32) {
+            const float *from = (const float *)cache + at;
+            for (int d = 0; d < whole; d += 16) vf_store(row + d, vf_load(from + d));
+            for (int d = whole; d < dim; d++) row[d] = from[d];
+        } else if (type == RL_KV_BF16) {
+            const uint16_t *from = (const uint16_t *)cache + at;
+            for (int d = 0; d < whole; d += 16) vf_store(row + d, vf_of_bf16(from + d));
+            for (int d = whole; d < dim; d++) row[d] = bf16_float(from[d]);
+        } else {
+            const int8_t *from = (const int8_t *)cache + at;
+            const vf scale = vf_set(scales[scale_at + t]);
+            for (int d = 0; d < whole; d += 16)
+                vf_store(row + d, scale * vf_of_int(__builtin_convertvector(*(const vc16 *)(from + d), vi)));
+            for (int d = whole; d < dim; d++) row[d] = scales[scale_at + t] * (float)from[d];
+        }
+        for (int d = dim; d < width; d++) row[d] = 0.0f;
+    }
+}
+
+/* scores[0 to 15] of one query against a block of 16 rows. */
+RL_INLINE vf block_scores(const float *query, const float *block, int width) {
+    vf sum[RL_BLOCK_TOKENS];
+    for (int t = 0; t < RL_BLOCK_TOKENS; t++) sum[t] = vf_load(query) * vf_load(block + t * width);
+    for (int d = 16; d < width; d += 16) {
+        const vf q = vf_load(query + d);
+        for (int t = 0; t < RL_BLOCK_TOKENS; t++) sum[t] += q * vf_load(block + t * width + d);
+    }
+    return sum_each(sum);
+}
+
+/* out[0 to width) += the block's rows from `low` to `high`, each times its weight. */
+RL_INLINE void add_values(float *out, const float *weights, const float *block, int width, int low,
+                          int high) {
+    int d = 0;
+    for (; d + 64 <= width; d += 64) {
+        vf a = vf_load(out + d), b = vf_load(out + d + 16), c = vf_load(out + d + 32),
+           e = vf_load(out + d + 48);
+        for (int t = low; t < high; t++) {
+            const vf w = vf_set(weights[t]);
+            const float *row = block + t * width + d;
+            a += w * vf_load(row);
+            b += w * vf_load(row + 16);
+            c += w * vf_load(row + 32);
+            e += w * vf_load(row + 48);
+        }
+        vf_store(out + d, a);
+        vf_store(out + d + 16, b);
+        vf_store(out + d + 32, c);
+        vf_store(out + d + 48, e);
+    }
+    for (; d < width; d += 16) {
+        vf a = vf_load(out + d);
+        for (int t = low; t < high; t++) a += vf_set(weights[t]) * vf_load(block + t * width + d);
+        vf_store(out + d, a);
+    }
+}
+
+/* The query heads of one KV head over blocks [first, last) of a sequence: per head the unnormalised sum of
+ * values [width], then the largest score and the sum of weights, relative to it.
+ *
+ * Visible tokens are `oldest` to `newest`. `query` [group][width] comes scaled; `scratch` holds a block, and
+ * group x RL_CHUNK_BLOCKS x 16 scores. */
+typedef struct {
+    const rl_op *op;
+    const int64_t *table;
+    int64_t cache_blocks;
+    int kv_head, group, width;
+    int64_t oldest, newest;
+} attention_part;
+
+static void attend_blocks(const attention_part *part, const float *query, int64_t first, int64_t last,
+                          float *result, float *scratch) {
+    const rl_op *op = part->op;
+    const int dim = op->head_dim, width = part->width, group = part->group;
+    const int64_t head_base = (int64_t)part->kv_head * part->cache_blocks * RL_BLOCK_TOKENS;
+    float *scores = scratch + RL_BLOCK_TOKENS * width;
+    const int chunk = RL_CHUNK_BLOCKS * RL_BLOCK_TOKENS;
+    float *top = result + group * width, *weight = top + group;
+    for (int i = 0; i < group * width; i += 16) vf_store(result + i, vf_set(0.0f));
+    for (int g = 0; g < group; g++) {
+        top[g] = -INFINITY;
+        weight[g] = 0.0f;
+    }
+    for (int64_t start = first; start < last; start += RL_CHUNK_BLOCKS) {
+        const int blocks = (int)(last - start < RL_CHUNK_BLOCKS ? last - start : RL_CHUNK_BLOCKS);
+        for (int b = 0; b < blocks; b++) {
+            const int64_t slot = head_base + part->table[start + b] * RL_BLOCK_TOKENS;
+            load_block(scratch, op->keys, op->key_scales, op->kv_type, slot * dim, slot, dim, width,
+                       RL_BLOCK_TOKENS);
+            for (int g = 0; g < group; g++) {
+                vf s = block_scores(query + g * width, scratch, width);
+                if (op->softcap != 0.0f) s = vf_set(op->softcap) * vf_tanh(s / vf_set(op->softcap));
+                vf_store(scores + g * chunk + b * RL_BLOCK_TOKENS, s);
+            }
+        }
+        const int count = blocks * RL_BLOCK_TOKENS;
+        const int64_t begin = start * RL_BLOCK_TOKENS;
+        const int low = part->oldest > begin ? (int)(part->oldest - begin) : 0;
+        const int high = part->newest + 1 < begin + count ? (int)(part->newest + 1 - begin) : count;
+        for (int g = 0; g < group; g++) {
+            float *own = scores + g * chunk;
+            for (int t = 0; t < low; t++) own[t] = -INFINITY;
+            for (int t = high; t < count; t++) own[t] = -INFINITY;
+            vf best = vf_load(own);
+            for (int t = 16; t < count; t += 16) best = vf_max(best, vf_load(own + t));
+            float peak = vf_top(best);
+            if (peak > top[g]) {
+                const float shrink = expf(top[g] - peak);
+                weight[g] *= shrink;
+                for (int d = 0; d < width; d += 16)
+                    vf_store(result + g * width + d, vf_load(result + g * width + d) * vf_set(shrink));
+                top[g] = peak;
+            }
+            vf sum = vf_set(0.0f);
+            for (int t = 0; t < count; t += 16) {
+                const vf s = vf_load(own + t), w = vf_exp(s - vf_set(top[g]));
+                const vf seen = vf_where(s > vf_set(-INFINITY), w, vf_set(0.0f));
+                vf_store(own + t, seen);
+                sum += seen;
+            }
+            weight[g] += vf_sum(sum);
+        }
+        for (int b = 0; b < blocks; b++) {
+            const int64_t slot = head_base + part->table[start + b] * RL_BLOCK_TOKENS;
+            const int from = low - b * RL_BLOCK_TOKENS, to = high - b * RL_BLOCK_TOKENS;
+            if (to <= 0 || from >= RL_BLOCK_TOKENS) continue;
+            load_block(scratch, op->values, op->value_scales, op->kv_type, slot * dim, slot, dim, width,
+                       RL_BLOCK_TOKENS);
+            for (int g = 0; g < group; g++)
+                add_values(result + g * width, scores + g * chunk + b * RL_BLOCK_TOKENS, scratch, width,
+                           from > 0 ? from : 0, to < RL_BLOCK_TOKENS ? to : RL_BLOCK_TOKENS);
+        }
+    }
+}
+
+#endif

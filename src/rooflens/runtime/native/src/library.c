@@ -1,0 +1,122 @@
+/* Checks: that the processor can run this library, and that a step is sound. And the bandwidth probe. */
+#include "rooflens_native.h"
+#include "simd.h"
+#include "team.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+int64_t rl_workspace(const rl_program *program);
+void rl_run(const rl_program *program, const rl_step *step);
+
+#if defined(__AMX_BF16__)
+/* AMX has to be asked of the kernel, once for the process. */
+static int amx_allowed(void) {
+#if defined(__linux__)
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    if (!(d >> 22 & 1) || !(d >> 24 & 1)) return 0; /* amx-bf16, amx-tile */
+    const long request_permission = 0x1023, tile_data = 18;
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return 0;
+#endif
+}
+#endif
+
+#if defined(__AVX512BF16__)
+static int has_avx512_bf16(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+#endif
+
+/* Whether this processor runs what this library was compiled for, with the operating system's leave. */
+int rl_usable(void) {
+#if defined(__x86_64__) && defined(__AVX2__)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+#if defined(__AVX512VNNI__)
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
+        !__builtin_cpu_supports("avx512vnni"))
+        return 0;
+#endif
+#if defined(__AVX512BF16__)
+    if (!has_avx512_bf16()) return 0;
+#endif
+#if defined(__AMX_BF16__)
+    if (!amx_allowed()) return 0;
+#endif
+#endif
+    return 1;
+}
+
+/* The sizes that Python's mirrors of the structs must have. */
+int64_t rl_layout(int index) {
+    const int64_t sizes[] = {sizeof(rl_segment), sizeof(rl_linear), sizeof(rl_buffer), sizeof(rl_op),
+                             sizeof(rl_attention_class), sizeof(rl_program), sizeof(rl_step)};
+    return index < (int)(sizeof sizes / sizeof *sizes) ? sizes[index] : -1;
+}
+
+static int check(const rl_program *program, const rl_step *step) {
+    if (step->rows < 1 || step->rows > program->max_rows || step->threads < 1 ||
+        step->threads > program->max_threads || step->samples < 0 || step->samples > step->rows)
+        return RL_BAD_ROWS;
+    for (int row = 0; row < step->rows; row++) {
+        const int64_t blocks = step->positions[row] / RL_BLOCK_TOKENS + 1;
+        if (step->tokens[row] < 0 || step->tokens[row] >= program->vocabulary) return RL_BAD_TOKEN;
+        if (step->slots[row] < 0 || step->slots[row] >= program->cache_blocks * RL_BLOCK_TOKENS)
+            return RL_BAD_SLOT;
+        if (step->row_sequence[row] < 0 || step->row_sequence[row] >= step->sequences ||
+            step->positions[row] < 0 || blocks > step->table_stride)
+            return RL_BAD_BLOCK;
+        const int64_t *table = step->block_tables + step->row_sequence[row] * step->table_stride;
+        for (int64_t i = 0; i < blocks; i++)
+            if (table[i] < 0 || table[i] >= program->cache_blocks) return RL_BAD_BLOCK;
+    }
+    for (int i = 0; i < step->samples; i++)
+        if (step->sample_rows[i] < 0 || step->sample_rows[i] >= step->rows) return RL_BAD_SAMPLE;
+    return RL_DONE;
+}
+
+/* Run a step: RL_DONE, or what is wrong with it, and then nothing was done. */
+int rl_step_run(const rl_program *program, const rl_step *step) {
+    const int problem = check(program, step);
+    if (problem == RL_DONE) rl_run(program, step);
+    return problem;
+}
+
+/* Read `bytes` once, each thread its part, as the multiplies do; the sum keeps the compiler from leaving it. */
+uint64_t rl_read(const uint8_t *data, int64_t bytes, int threads) {
+    uint64_t total = 0;
+    (void)threads;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads) reduction(+ : total)
+#endif
+    {
+        const int64_t lines = bytes / 64;
+        const int64_t first = lines * team_place() / team_size(), last = lines * (team_place() + 1) / team_size();
+        vu a = {0}, b = {0}, c = {0}, d = {0};
+        int64_t i = first;
+        for (; i + 4 <= last; i += 4) {
+            prefetch(data + 64 * i + 2 * RL_AHEAD);
+            prefetch(data + 64 * i + 2 * RL_AHEAD + 64);
+            prefetch(data + 64 * i + 2 * RL_AHEAD + 128);
+            prefetch(data + 64 * i + 2 * RL_AHEAD + 192);
+            a += *(const vu *)(data + 64 * i);
+            b += *(const vu *)(data + 64 * i + 64);
+            c += *(const vu *)(data + 64 * i + 128);
+            d += *(const vu *)(data + 64 * i + 192);
+        }
+        for (; i < last; i++) a += *(const vu *)(data + 64 * i);
+        a += b + c + d;
+        for (int lane = 0; lane < 16; lane++) total += a[lane];
+    }
+    return total;
+}

@@ -1,0 +1,210 @@
+/* Linears: what is made of the input once, and the tiles times it. */
+#ifndef ROOFLENS_MULTIPLY_H
+#define ROOFLENS_MULTIPLY_H
+
+#include "tiles.h"
+
+/* Rows that go over a tile together. With 16 registers more than four are kept in memory, not in them. */
+#ifdef __AVX512F__
+#define RL_ROWS_AT_ONCE 8
+#else
+#define RL_ROWS_AT_ONCE 4
+#endif
+
+/* The input of a linear in the forms that its formats read: rows of `padded` features, zeros behind the
+ * last. Levels are int8 with a scale for each group of 32; `sums` are of the levels of each half group. */
+typedef struct {
+    const float *x;
+    uint16_t *narrow;
+    int8_t *levels;
+    float *scales;     /* [rows][groups] */
+    int32_t *sums;     /* [rows][2 groups] */
+    int64_t x_stride, padded;
+} rl_input;
+
+enum { NEEDS_FLOATS = 1, NEEDS_BF16 = 2, NEEDS_LEVELS = 4 };
+
+RL_INLINE int needs_of(const rl_linear *linear) {
+    int needs = 0;
+    for (int i = 0; i < linear->segments; i++) {
+        const int format = linear->segment[i].format;
+        if (format == RL_F32) needs |= NEEDS_FLOATS;
+#if defined(__AVX512BF16__)
+        else if (format == RL_BF16) needs |= NEEDS_BF16;
+#else
+        else if (format == RL_BF16) needs |= NEEDS_FLOATS;
+#endif
+        else needs |= NEEDS_LEVELS;
+    }
+    return needs;
+}
+
+/* `x` as row `r` of the input, in the forms of `needs`. */
+static void prepare_row(const rl_input *in, const float *x, int64_t r, int needs) {
+    const int64_t padded = in->padded, groups = padded / RL_GROUP;
+    if (needs & NEEDS_BF16)
+        for (int64_t k = 0; k < padded; k += 16) bf16_store(in->narrow + r * padded + k, vf_load(x + k));
+    if (!(needs & NEEDS_LEVELS)) return;
+    for (int64_t g = 0; g < groups; g++) {
+        const vf a = vf_load(x + RL_GROUP * g), b = vf_load(x + RL_GROUP * g + 16);
+        const float top = vf_top(vf_max(vf_abs(a), vf_abs(b)));
+        const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+        const vi qa = __builtin_convertvector(vf_round(a * vf_set(inverse)), vi);
+        const vi qb = __builtin_convertvector(vf_round(b * vf_set(inverse)), vi);
+        int8_t *levels = in->levels + r * padded + RL_GROUP * g;
+        *(vc16 *)levels = __builtin_convertvector(qa, vc16);
+        *(vc16 *)(levels + 16) = __builtin_convertvector(qb, vc16);
+        in->scales[r * groups + g] = top / 127.0f;
+        /* Whole numbers below 2^24: their sums in floats are exact. */
+        in->sums[2 * (r * groups + g)] = (int32_t)vf_sum(vf_of_int(qa));
+        in->sums[2 * (r * groups + g) + 1] = (int32_t)vf_sum(vf_of_int(qb));
+    }
+}
+
+/* sum[r] = a tile of quantised weights times rows `row` to `row + rows`. */
+RL_INLINE void tile_levels(const int format, const int rows, const uint8_t *tile, const rl_input *in,
+                           int64_t row, vf *sum) {
+    const int64_t padded = in->padded, groups = padded / RL_GROUP;
+    const uint8_t *levels = tile + scale_plane_bytes(format, groups);
+    const int8_t *x = in->levels + row * padded;
+    const float *scales = in->scales + row * groups;
+    const int32_t *sums = in->sums + 2 * row * groups;
+    vf total[RL_ROWS_AT_ONCE];
+    for (int r = 0; r < rows; r++) total[r] = vf_set(0.0f);
+    for (int64_t g = 0; g < groups; g++) {
+        vb w[8];
+        vf factor = vf_set(0.0f), second = vf_set(0.0f);
+        const uint8_t *here = levels + g * group_bytes(format);
+        for (int line = 0; line < group_bytes(format); line += 64) prefetch(here + RL_AHEAD + line);
+        unpack_levels(format, here, w);
+        group_scales(format, tile, g, &factor, &second);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const int8_t *quads = x + r * padded + RL_GROUP * g;
+            const int32_t *own = sums + 2 * (r * groups + g);
+            vi a = vi_set(-level_offset(format) * own[0]), b = vi_set(-level_offset(format) * own[1]);
+            for (int j = 0; j < 4; j++) {
+                a = dot_quads(a, w[j], quads + 4 * j);
+                b = dot_quads(b, w[4 + j], quads + 16 + 4 * j);
+            }
+            const float scale = scales[r * groups + g];
+            if (format == RL_Q6_K)
+                total[r] += (vf_of_int(a) * factor + vf_of_int(b) * second) * vf_set(scale);
+            else
+                total[r] += vf_of_int(a + b) * (factor * vf_set(scale));
+            if (has_minimum(format)) total[r] += second * vf_set(scale * (float)(own[0] + own[1]));
+        }
+    }
+    for (int r = 0; r < rows; r++) sum[r] = total[r];
+}
+
+RL_INLINE void tile_bf16(const int rows, const uint8_t *tile, const rl_input *in, int64_t row, vf *sum) {
+    const int64_t padded = in->padded;
+    const int chains = rows == 1 ? 4 : rows == 2 ? 2 : 1;
+    vf total[RL_ROWS_AT_ONCE][4];
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < chains; c++) total[r][c] = vf_set(0.0f);
+    for (int64_t p = 0; p < padded / 2; p += 4) {
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) {
+            const uint8_t *here = tile + 64 * (p + c);
+            const vu pair = *(const vu *)here;
+            prefetch(here + RL_AHEAD);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++) {
+                vf *to = &total[r][c % chains];
+#if defined(__AVX512BF16__)
+                uint32_t both;
+                memcpy(&both, in->narrow + (row + r) * padded + 2 * (p + c), 4);
+                const __m512i x = _mm512_set1_epi32((int32_t)both);
+                __m512bh weights, inputs;
+                memcpy(&weights, &pair, 64);
+                memcpy(&inputs, &x, 64);
+                *to = (vf)_mm512_dpbf16_ps((__m512)*to, weights, inputs);
+#else
+                const float *x = in->x + (row + r) * in->x_stride + 2 * (p + c);
+                *to += (vf)(pair << 16) * vf_set(x[0]);
+                *to += (vf)(pair & 0xffff0000u) * vf_set(x[1]);
+#endif
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        sum[r] = total[r][0];
+        for (int c = 1; c < chains; c++) sum[r] += total[r][c];
+    }
+}
+
+RL_INLINE void tile_f32(const int rows, const uint8_t *tile, const rl_input *in, int64_t row, vf *sum) {
+    const int chains = rows == 1 ? 4 : rows == 2 ? 2 : 1;
+    vf total[RL_ROWS_AT_ONCE][4];
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < chains; c++) total[r][c] = vf_set(0.0f);
+    for (int64_t k = 0; k < in->padded; k += 4) {
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) {
+            const uint8_t *here = tile + 64 * (k + c);
+            const vf w = vf_load((const float *)here);
+            prefetch(here + RL_AHEAD);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++)
+                total[r][c % chains] += w * vf_set(in->x[(row + r) * in->x_stride + k + c]);
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        sum[r] = total[r][0];
+        for (int c = 1; c < chains; c++) sum[r] += total[r][c];
+    }
+}
+
+typedef void (*tile_kernel)(const uint8_t *, const rl_input *, int64_t, vf *);
+
+#define TILE_LEVELS(FORMAT, ROWS)                                                                       \
+    static void FORMAT##_##ROWS(const uint8_t *tile, const rl_input *in, int64_t row, vf *sum) {        \
+        tile_levels(RL_##FORMAT, ROWS, tile, in, row, sum);                                             \
+    }
+#define TILE_FLOATS(FORMAT, KERNEL, ROWS)                                                               \
+    static void FORMAT##_##ROWS(const uint8_t *tile, const rl_input *in, int64_t row, vf *sum) {        \
+        KERNEL(ROWS, tile, in, row, sum);                                                               \
+    }
+#if RL_ROWS_AT_ONCE == 8
+#define EACH_ROWS(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2) MAKE(__VA_ARGS__, 4) MAKE(__VA_ARGS__, 8)
+#define KERNELS(FORMAT) [RL_##FORMAT] = {FORMAT##_1, FORMAT##_2, FORMAT##_4, FORMAT##_8}
+static const int kernel_rows[] = {1, 2, 4, 8};
+#else
+#define EACH_ROWS(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 4)
+#define KERNELS(FORMAT) [RL_##FORMAT] = {FORMAT##_1, FORMAT##_4}
+static const int kernel_rows[] = {1, 4};
+#endif
+#define KERNEL_SIZES (int)(sizeof kernel_rows / sizeof *kernel_rows)
+
+EACH_ROWS(TILE_FLOATS, F32, tile_f32)
+EACH_ROWS(TILE_FLOATS, BF16, tile_bf16)
+EACH_ROWS(TILE_LEVELS, Q8_CHANNEL)
+EACH_ROWS(TILE_LEVELS, Q8_0)
+EACH_ROWS(TILE_LEVELS, Q4_0)
+EACH_ROWS(TILE_LEVELS, Q4_1)
+EACH_ROWS(TILE_LEVELS, Q5_0)
+EACH_ROWS(TILE_LEVELS, Q5_1)
+EACH_ROWS(TILE_LEVELS, Q4_K)
+EACH_ROWS(TILE_LEVELS, Q5_K)
+EACH_ROWS(TILE_LEVELS, Q6_K)
+
+static const tile_kernel tile_kernels[RL_FORMATS][sizeof kernel_rows / sizeof *kernel_rows] = {
+    KERNELS(F32),  KERNELS(BF16), KERNELS(Q8_CHANNEL), KERNELS(Q8_0), KERNELS(Q4_0), KERNELS(Q4_1),
+    KERNELS(Q5_0), KERNELS(Q5_1), KERNELS(Q4_K),       KERNELS(Q5_K), KERNELS(Q6_K),
+};
+
+/* sum[r] = a tile times rows `row` to `row + rows`, at most RL_ROWS_AT_ONCE of them. */
+static void tile_rows(int format, const uint8_t *tile, const rl_input *in, int64_t row, int rows, vf *sum) {
+    int size = KERNEL_SIZES - 1;
+    for (int done = 0; done < rows; done += kernel_rows[size]) {
+        while (kernel_rows[size] > rows - done) size--;
+        tile_kernels[format][size](tile, in, row + done, sum + done);
+    }
+}
+
+/* The `index`th of `count` even shares of `total` things. */
+RL_INLINE int64_t share(int64_t total, int index, int count) { return total * index / count; }
+
+#endif

@@ -1,0 +1,202 @@
+/* Sixteen lanes at a time, in the compiler's own vector types: one 512-bit register, two of 256 bits, or
+ * whatever the machine has. Instructions that C cannot express are behind the few functions at the end. */
+#ifndef ROOFLENS_SIMD_H
+#define ROOFLENS_SIMD_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+#define RL_INLINE static inline __attribute__((always_inline, unused))
+
+typedef float vf __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t vu __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint8_t vb __attribute__((vector_size(64), aligned(1), may_alias));
+typedef uint8_t vb16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef int8_t vc16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint16_t vh __attribute__((vector_size(32), aligned(2), may_alias));
+
+RL_INLINE vf vf_set(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+RL_INLINE vi vi_set(int32_t x) { return (vi){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+RL_INLINE vf vf_load(const float *p) { return *(const vf *)p; }
+RL_INLINE void vf_store(float *p, vf v) { *(vf *)p = v; }
+RL_INLINE vf vf_of_int(vi v) { return __builtin_convertvector(v, vf); }
+RL_INLINE vi vi_of_bytes(vb16 v) { return __builtin_convertvector(v, vi); }
+
+RL_INLINE vf vf_where(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
+RL_INLINE vf vf_max(vf a, vf b) { return vf_where(a > b, a, b); }
+RL_INLINE vf vf_min(vf a, vf b) { return vf_where(a < b, a, b); }
+RL_INLINE vf vf_abs(vf a) { return (vf)((vi)a & vi_set(0x7fffffff)); }
+
+/* To the nearest whole number, ties to even, for |x| < 2^22. */
+RL_INLINE vf vf_round(vf x) {
+    const vf magic = vf_set(12582912.0f);
+    return (x + magic) - magic;
+}
+
+RL_INLINE float vf_sum(vf v) {
+#ifdef __AVX512F__
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    float lanes[16], total = 0.0f;
+    memcpy(lanes, &v, sizeof lanes);
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; i++) lanes[i] += lanes[i + step];
+    total = lanes[0];
+    return total;
+#endif
+}
+
+RL_INLINE float vf_top(vf v) {
+#ifdef __AVX512F__
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float lanes[16];
+    memcpy(lanes, &v, sizeof lanes);
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; i++) lanes[i] = lanes[i] > lanes[i + step] ? lanes[i] : lanes[i + step];
+    return lanes[0];
+#endif
+}
+
+/* e^x to about one part in 10^7: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes' expf). */
+RL_INLINE vf vf_exp(vf x) {
+    x = vf_min(vf_max(x, vf_set(-87.0f)), vf_set(88.0f));
+    vf n = vf_round(x * vf_set(1.44269504088896341f));
+    vf r = x - n * vf_set(0.693359375f);
+    r = r - n * vf_set(-2.12194440e-4f);
+    vf y = vf_set(1.9875691500e-4f);
+    y = y * r + vf_set(1.3981999507e-3f);
+    y = y * r + vf_set(8.3334519073e-3f);
+    y = y * r + vf_set(4.1665795894e-2f);
+    y = y * r + vf_set(1.6666665459e-1f);
+    y = y * r + vf_set(5.0000001201e-1f);
+    y = y * (r * r) + r + vf_set(1.0f);
+    vi power = (__builtin_convertvector(n, vi) + vi_set(127)) << 23;
+    return y * (vf)power;
+}
+
+RL_INLINE vf vf_tanh(vf x) {
+    vf e = vf_exp(x + x);
+    return vf_set(1.0f) - vf_set(2.0f) / (e + vf_set(1.0f));
+}
+
+RL_INLINE float bf16_float(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+/* To nearest, ties to even; what is not a number stays so. */
+RL_INLINE uint16_t float_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+RL_INLINE float fp16_float(uint16_t x) {
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = (x >> 10) & 31u, fraction = x & 1023u, bits;
+    float y;
+    if (exponent == 0) {
+        y = (float)fraction * 5.9604644775390625e-8f; /* 2^-24: subnormal, or zero */
+        return sign ? -y : y;
+    }
+    bits = exponent == 31 ? 0x7f800000u | fraction << 13 : (exponent + 112u) << 23 | fraction << 13;
+    bits |= sign;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+RL_INLINE vf vf_of_bf16(const uint16_t *p) {
+    vu wide = __builtin_convertvector(*(const vh *)p, vu) << 16;
+    return (vf)wide;
+}
+
+RL_INLINE vf vf_of_fp16(const uint16_t *p) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#else
+    float lanes[16];
+#if defined(__F16C__)
+    _mm256_storeu_ps(lanes, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)));
+    _mm256_storeu_ps(lanes + 8, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
+#else
+    for (int i = 0; i < 16; i++) lanes[i] = fp16_float(p[i]);
+#endif
+    return vf_load(lanes);
+#endif
+}
+
+RL_INLINE void bf16_store(uint16_t *p, vf v) {
+#if defined(__AVX512BF16__)
+    __m256bh narrow = _mm512_cvtneps_pbh((__m512)v);
+    memcpy(p, &narrow, 32);
+#else
+    vu bits = (vu)v;
+    vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    vu quiet = (bits >> 16) | 0x40;
+    vu odd = (vu)((bits & 0x7fffffff) > 0x7f800000);
+    *(vh *)p = __builtin_convertvector((quiet & odd) | (rounded & ~odd), vh);
+#endif
+}
+
+/* acc[r] += sum of four w[4 r + i] * x[i], w unsigned and x signed bytes: exact in 32 bits. */
+RL_INLINE vi dot_quads(vi acc, vb w, const int8_t *x) {
+#if defined(__AVX512VNNI__)
+    int32_t quad;
+    memcpy(&quad, x, 4);
+    return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(quad));
+#elif defined(__AVX2__)
+    /* Even and odd bytes apart, as 16-bit numbers: their products need no saturation. */
+    const __m256i even = _mm256_set1_epi32((uint16_t)(int16_t)x[0] | (int32_t)((uint32_t)(uint16_t)(int16_t)x[2] << 16));
+    const __m256i odd = _mm256_set1_epi32((uint16_t)(int16_t)x[1] | (int32_t)((uint32_t)(uint16_t)(int16_t)x[3] << 16));
+    const __m256i low_bytes = _mm256_set1_epi16(0xff);
+    for (int half = 0; half < 2; half++) {
+        __m256i part = _mm256_loadu_si256((const __m256i *)((const uint8_t *)&w + 32 * half));
+        __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(part, low_bytes), even),
+                                       _mm256_madd_epi16(_mm256_srli_epi16(part, 8), odd));
+        __m256i *at = (__m256i *)((uint8_t *)&acc + 32 * half);
+        _mm256_storeu_si256(at, _mm256_add_epi32(_mm256_loadu_si256(at), sum));
+    }
+    return acc;
+#else
+    vu quads = (vu)w;
+    for (int i = 0; i < 4; i++) acc += (vi)((quads >> (8 * i)) & 255) * vi_set(x[i]);
+    return acc;
+#endif
+}
+
+/* One vector of the sums of sixteen. */
+RL_INLINE vf sum_each(const vf v[16]) {
+#if defined(__AVX512F__)
+    __m512 a[16];
+    for (int i = 0; i < 8; i++) {
+        __m512 x = (__m512)v[2 * i], y = (__m512)v[2 * i + 1];
+        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+    }
+    for (int i = 0; i < 4; i++) {
+        __m512d x = _mm512_castps_pd(a[2 * i]), y = _mm512_castps_pd(a[2 * i + 1]);
+        a[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    }
+    /* a[i] holds, in each of four lanes of 128 bits, partial sums of vectors 4 i to 4 i + 3. */
+    __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88), _mm512_shuffle_f32x4(a[0], a[1], 0xdd));
+    __m512 c = _mm512_add_ps(_mm512_shuffle_f32x4(a[2], a[3], 0x88), _mm512_shuffle_f32x4(a[2], a[3], 0xdd));
+    return (vf)_mm512_add_ps(_mm512_shuffle_f32x4(b, c, 0x88), _mm512_shuffle_f32x4(b, c, 0xdd));
+#else
+    float lanes[16];
+    for (int i = 0; i < 16; i++) lanes[i] = vf_sum(v[i]);
+    return vf_load(lanes);
+#endif
+}
+
+RL_INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+
+#endif
