@@ -15,7 +15,6 @@ from docs.builder.source import BuildError
 from rooflens.cli.main import cli, main
 
 _PROMPT = "$ "
-_NOT_BREAKING = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
 def commands(body: str) -> Iterator[list[str]]:
@@ -49,29 +48,34 @@ def _parsed(command: click.Command, name: str, arguments: list[str], parent: cli
             _parsed(inner, found, left, context)
 
 
-def answer(body: str, where: str, *, columns: int, until: str | None = None) -> str:
-    """What the commands print, one after another, up to the first line that begins with ``until``.
+def answer(body: str, where: str, *, columns: int, first: str | None = None, until: str | None = None) -> str:
+    """What the commands print, one after another, below each other.
 
-    Raises BuildError where a command prints an error, or ``until`` is never printed.
+    Shown from the first line that begins with ``first`` to the one before that which begins with ``until``.
+    Raises BuildError where a command prints an error, or no line begins so.
     """
-    shown = []
+    lines: list[str] = []
     for arguments in commands(body):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _columns(columns):
             code = _exit_code(list(arguments))
         if code not in (0, 1) or (code == 1 and not out.getvalue()):
             raise BuildError(f"{where}: {' '.join(arguments)}: {err.getvalue().strip()}")
-        shown.append(_NOT_BREAKING.sub("", out.getvalue()))
-    lines = "\n".join(shown).splitlines()
-    if until is not None:
-        end = next((n for n, line in enumerate(lines) if line.startswith(until)), None)
-        if end is None:
-            raise BuildError(f"{where}: nothing printed begins with '{until}'")
-        lines = lines[:end]
+        lines += ["", *(line.rstrip() for line in out.getvalue().splitlines())]
+    lines = lines[1 if first is None else _place(lines, first, where) :]
+    lines = lines[: None if until is None else _place(lines, until, where)]
     wide = next((line for line in lines if cell_len(line) > columns), None)
     if wide is not None:
         raise BuildError(f"{where}: printed line is wider than {columns} columns: {wide}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _place(lines: list[str], start: str, where: str) -> int:
+    """Which line begins so."""
+    for number, line in enumerate(lines):
+        if line.startswith(start):
+            return number
+    raise BuildError(f"{where}: nothing printed begins with '{start}'")
 
 
 def _exit_code(arguments: list[str]) -> int:

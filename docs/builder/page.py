@@ -114,7 +114,8 @@ class Page:
         if "run" not in part.words:
             check_commands(part.body, where)
             return part.markdown()
-        shown = answer(part.body, where, columns=_COLUMNS, until=_until(part.words))
+        first, until = _word(part, "from"), _word(part, "until")
+        shown = answer(part.body, where, columns=_COLUMNS, first=first, until=until)
         output = f"```{{.text .printed}}\n{shown.rstrip()}\n```\n"
         return part.markdown() + "\n" + indented(output, part.indent)
 
@@ -137,6 +138,8 @@ def _line(part: Prose, offset: int) -> int:
     return part.line + part.text.count("\n", 0, offset)
 
 
-def _until(words: tuple[str, ...]) -> str | None:
-    """``until=Speed``: the beginning of the first line that is not shown."""
-    return next((word.removeprefix("until=") for word in words if word.startswith("until=")), None)
+def _word(part: Fence, name: str) -> str | None:
+    """``until=What_if``: how the first line that is not shown begins; an underscore is a space."""
+    start = f"{name}="
+    found = (word.removeprefix(start).replace("_", " ") for word in part.words if word.startswith(start))
+    return next(found, None)

@@ -16,7 +16,8 @@ LEARN = (
     "pyramid", "roofline", "phases", "memory", "batching", "quantisation", "spec-sheets", "utilisation",
 )  # fmt: skip
 HOW_TO = (
-    "choose", "fit", "read-logs", "probe", "run", "serve", "lost-bandwidth", "search", "calibrate",
+    "choose", "fit", "faster", "search", "serve", "read-logs", "probe", "run", "lost-bandwidth",
+    "calibrate",
     "notebook", "page",
 )  # fmt: skip
 
