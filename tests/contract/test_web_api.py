@@ -55,6 +55,27 @@ SAME: dict[str, tuple[str, dict[str, Any], list[str]]] = {
             "--prefix-share", "0.25",
         ],
     ),
+    "techniques": (
+        "plan",
+        {**CASE, "techniques": ["weights=fp8", "draft=4:0.7"]},
+        ["plan", QWEN, "-d", "rtx-4090", "--try", "weights=fp8", "--try", "draft=4:0.7"],
+    ),
+    "pools over nodes": (
+        "plan",
+        {
+            "model": QWEN, "device": "l40s", "dp": 4, "engine": "vllm", "rate": 4.0,
+            "prefill_device": "h100-sxm", "prefill_count": 2, "prefill_tp": 1,
+            "devices_per_node": 2, "network": "25GB/s",
+        },
+        [
+            "plan", QWEN, "-d", "l40s", "--count", "4", "--dp", "4", "--engine", "vllm", "--rate", "4/s",
+            "--prefill-device", "h100-sxm", "--prefill-count", "2", "--prefill-tp", "1",
+            "--devices-per-node", "2", "--network", "25GB/s",
+        ],
+    ),
+    "unknown technique": (
+        "plan", {**CASE, "techniques": ["magic"]}, ["plan", QWEN, "-d", "rtx-4090", "--try", "magic"],
+    ),
     "plan that does not fit": (
         "plan",
         {"model": "meta-llama/Llama-3.1-70B-Instruct", "device": "rtx-4090"},
@@ -274,8 +295,13 @@ def test_a_folder_with_a_bundled_name_is_not_read(
 def test_no_saved_probe_is_read_by_name(client: TestClient, tmp_path: Path) -> None:
     probe = tmp_path / "probe.json"
     probe.write_text("{}")
-    error = check_error(client.post("/api/plan", json={"model": "gpt2", "device": str(probe)}))
-    assert error["what"] == "device is not in the catalogue"
+    for body in (
+        {"device": str(probe)},
+        {"device": "t4", "prefill_device": str(probe)},
+        {"device": "t4", "techniques": [f"device={probe}"]},
+    ):
+        error = check_error(client.post("/api/plan", json={"model": "gpt2", **body}))
+        assert error["what"] == "device is not in the catalogue"
 
 
 def test_limits_of_size_and_points(client: TestClient) -> None:

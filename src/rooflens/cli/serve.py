@@ -23,7 +23,7 @@ DEFAULT_PORT = 8000
     "--api-key", metavar="KEY", envvar="ROOFLENS_API_KEY", help="Ask it of callers. [$ROOFLENS_API_KEY]"
 )
 @whole_option("--max-sequences", help="Answers that run at once. [64]")
-@whole_option("--max-batched-tokens", help="Tokens of a step, and so the longest chunk of a prompt. [2048]")
+@whole_option("--max-batched-tokens", help="Tokens of a step, and so the longest chunk. [2048; CPU: 512]")
 @click.option("--no-prefix-caching", is_flag=True, help="Keep no blocks for prompts that begin alike.")
 @whole_option("--prompt-lookup", help="Guess N tokens a step from the text so far.")
 def serve(
@@ -53,6 +53,7 @@ def serve(
             "random weights have no tokenizer, so they cannot be served", next="use `rooflens bench`"
         )
     from rooflens.web.listen import listen
+    from rooflens.web.loopback import is_loopback
 
     # The port is taken before a model is loaded for nothing.
     socket = listen(host, port)
@@ -71,8 +72,10 @@ def serve(
         max_batched_tokens=max_batched_tokens or engine.max_batched_tokens,
     )
     proposer = None if prompt_lookup is None else PromptLookup(tokens=prompt_lookup)
-    app = create_app(backend, ServerSettings(served, api_key), engine=engine, proposer=proposer)
-    if host not in ("127.0.0.1", "localhost", "::1"):
+    local = is_loopback(host)
+    settings = ServerSettings(served, api_key, loopback_only=local)
+    app = create_app(backend, settings, engine=engine, proposer=proposer)
+    if not local:
         key = "asks for a key" if api_key else "has no login"
         click.echo(
             f"warning: {host} may be reached from other machines; the API {key}, no encryption", err=True

@@ -33,10 +33,14 @@ DRAIN_S = 30.0
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """``name``: what the API calls the model; ``api_key``: asked of every caller of ``/v1``, if set."""
+    """``name``: what the API calls the model; ``api_key``: asked of every caller of ``/v1``, if set.
+
+    With ``loopback_only`` requests that name another host are refused (see `rooflens.web.loopback`).
+    """
 
     name: str
     api_key: str | None = None
+    loopback_only: bool = False
 
 
 class _Service:
@@ -110,7 +114,7 @@ def create_app(
     app = FastAPI(title="Rooflens", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
     install_handlers(app)
-    app.add_middleware(Guard, api_key=settings.api_key)
+    app.add_middleware(Guard, api_key=settings.api_key, loopback_only=settings.loopback_only)
     _routes(app, service)
     return app
 

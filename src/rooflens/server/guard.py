@@ -1,4 +1,4 @@
-"""What stands before every route: a key, if one is set, and a limit on what a body may hold."""
+"""What stands before every route: the host that is named, a key if one is set, a limit on bodies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rooflens.units import MIB
+from rooflens.web.loopback import asks_for_loopback
 
 LARGEST_BODY_BYTES = 16 * MIB
 _OPEN_PATHS = ("/health", "/metrics")
@@ -21,9 +22,15 @@ class Guard:
     """ASGI middleware; plain, so that a caller's leaving is seen at once."""
 
     def __init__(
-        self, app: ASGIApp, *, api_key: str | None = None, largest: int = LARGEST_BODY_BYTES
+        self,
+        app: ASGIApp,
+        *,
+        api_key: str | None = None,
+        largest: int = LARGEST_BODY_BYTES,
+        loopback_only: bool = False,
     ) -> None:
         self.app = app
+        self.loopback_only = loopback_only
         self.api_key = None if api_key is None else api_key.encode()
         self.largest = largest
 
@@ -33,6 +40,11 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
+        if self.loopback_only and not asks_for_loopback(headers.get(b"host", b"").decode("latin-1")):
+            await _refusal(
+                421, "this server answers on the loopback address only: ask localhost", "foreign_host"
+            )(scope, receive, send)
+            return
         if self.api_key is not None and scope["path"] not in _OPEN_PATHS:
             given = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip()
             if not hmac.compare_digest(given, self.api_key):

@@ -14,7 +14,7 @@ from rooflens.models.bundled import bundled_models
 from rooflens.models.formats.catalogue import format_names
 from rooflens.models.formats.kv import KV_FORMATS
 from rooflens.report.words import Language
-from rooflens.units import parse_bytes
+from rooflens.units import parse_bandwidth, parse_bytes
 from rooflens.web.bodies import CompareBody, InspectBody, PlanBody, RooflineBody, SweepBody
 from rooflens.web.settings import WebSettings
 from rooflens.web.sources import (
@@ -34,7 +34,12 @@ _USUAL_DTYPES = ("bf16", "fp16", "any")
 def plan_answer(body: PlanBody, settings: WebSettings) -> Document:
     """``rooflens plan --json``."""
     model = required_model(body, settings)
-    return api.plan(model, device_of(body, settings), **plan_settings(body)).to_dict()
+    asked = plan_settings(body)
+    if body.network is not None:
+        asked["network"] = parse_bandwidth(body.network, field="network")
+    if body.prefill_device is not None:
+        asked["prefill_device"] = named_device(body.prefill_device, settings)
+    return api.plan(model, device_of(body, settings), **asked).to_dict()
 
 
 def inspect_answer(body: InspectBody, settings: WebSettings) -> Document:

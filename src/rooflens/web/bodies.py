@@ -13,6 +13,7 @@ from rooflens.units import GIGA, TERA
 # Far beyond any workload, and small enough that no sum of products leaves the floating-point range.
 _MOST = 1000 * GIGA
 _MOST_DEVICES = 100_000
+_MOST_TECHNIQUES = 12
 _MOST_RATE = float(TERA) * TERA
 
 Count = Annotated[StrictInt, Field(ge=1, le=_MOST)]
@@ -111,6 +112,14 @@ class PlanBody(CaseBody):
     ttft: Number | None = Field(None, description="Served: limit of the first token for goodput, seconds.")
     tpot: Number | None = Field(None, description="Served: limit of time per token for goodput, seconds.")
     shared_prefix: Share = Field(0.0, description="Served: share of prompts that is cached already.")
+    devices_per_node: Ways | None = Field(None, description="Devices that share a machine.")
+    network: Quantity | None = Field(None, description="Between nodes, each device: bytes/s, or '50GB/s'.")
+    prefill_device: Name | None = Field(None, description="Prompts on a pool of their own: its device.")
+    prefill_count: Ways | None = Field(None, description="Devices of that pool.")
+    prefill_tp: Ways | None = Field(None, description="Tensor parallel in that pool.")
+    techniques: Annotated[list[Name], Field(max_length=_MOST_TECHNIQUES)] = Field(
+        [], description="Added one after the other, as 'weights=fp8' or 'draft=4:0.7'."
+    )
 
 
 class InspectBody(ModelPart):

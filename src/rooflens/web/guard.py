@@ -12,7 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rooflens.errors import RooflensError
 from rooflens.units import format_bytes
 from rooflens.web.errors import ForeignHostError, TooLargeError, TooSlowError, error_response, from_fault
-from rooflens.web.settings import LOOPBACK_HOSTS, WebSettings
+from rooflens.web.loopback import asks_for_loopback
+from rooflens.web.settings import WebSettings
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -71,8 +72,7 @@ class Guard:
     def _check_host(self, headers: Headers) -> None:
         """On loopback, only loopback names: another name that leads here is a page elsewhere asking."""
         host = headers.get("host", "")
-        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if self._settings.on_loopback and name.strip("[]").lower() not in LOOPBACK_HOSTS:
+        if self._settings.on_loopback and not asks_for_loopback(host):
             raise ForeignHostError(
                 "this server answers on the loopback address only", value=host[:200], next="open localhost"
             )

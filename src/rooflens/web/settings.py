@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflens.units import MIB
-
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+from rooflens.web.loopback import is_loopback
 
 
 @dataclass(frozen=True)
@@ -31,4 +30,4 @@ class WebSettings:
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine can reach the server."""
-        return self.host in LOOPBACK_HOSTS
+        return is_loopback(self.host)
