@@ -1,7 +1,7 @@
 // Moves the sliders of the open page and returns how long each took until its result was on the screen.
 async () => {
   const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-  const shown = () => document.querySelector("#command code").textContent + document.querySelector("#bounds").textContent;
+  const shown = () => document.querySelector("#verdict").textContent;
   const times = [];
   for (const name of ["batch", "prompt", "output", "context"]) {
     const slider = document.querySelector(`input[name=${name}-slider]`);

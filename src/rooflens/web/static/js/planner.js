@@ -74,7 +74,9 @@ export function planner({ catalogue, say, changed }) {
   function draw() {
     results.classList.remove("out-of-date", "empty");
     const name = `${view.plan.model.name}${say("plan.title.on", { device: deviceName() })}`;
-    for (const one of cards) one.update(view, name);
+    const [now, later] = [cards.filter(inSight), cards.filter((one) => !inSight(one))];
+    for (const one of now) one.update(view, name);
+    rest(() => { for (const one of later) one.update(view, name); });
     take.update(command(), state.source === "config" ? say("page.command.config") : "");
     form.told(view);
     popover.refresh();
@@ -82,6 +84,9 @@ export function planner({ catalogue, say, changed }) {
     advice.stale();
     askForAdvice();
   }
+
+  const inSight = sight(cards.map((one) => one.node));
+  const rest = afterPaint();
 
   function gist() {
     const { memory, decode } = view.plan;
@@ -115,6 +120,26 @@ export function planner({ catalogue, say, changed }) {
   form.set();
   axis.set(state.axis);
   return { node, refresh, form, close: () => document.getElementById("formula")?.remove() };
+}
+
+/** Whether a card is on the screen, as far as is known: a slider waits for what can be seen only. */
+function sight(nodes) {
+  const hidden = new Set();
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) isIntersecting ? hidden.delete(target) : hidden.add(target);
+  });
+  for (const node of nodes) watcher.observe(node);
+  return ({ node }) => !hidden.has(node);
+}
+
+/** Does work once the screen shows what was drawn before; the latest only. */
+function afterPaint() {
+  let latestWork = null;
+  const run = () => { latestWork?.(); latestWork = null; };
+  return (work) => {
+    if (latestWork === null) requestAnimationFrame(() => setTimeout(run));
+    latestWork = work;
+  };
 }
 
 /** The answer, or null where there is none: the view has said why already. */
