@@ -27,6 +27,7 @@ from rooflens.errors import InputError
 from rooflens.hardware.device import Device
 
 _AS_GOOD = 1.02
+_ALIKE = 6  # options of the same devices that are shown though others beat them
 SPLITTING = ("vllm", "sglang")
 """Engines that can run prefills and decodes in pools of their own."""
 
@@ -234,10 +235,7 @@ def _undominated(found: Sequence[_Found]) -> list[_Found]:
     """Of one set of devices in one format, those that no other one beats in every figure."""
     alike: dict[tuple[object, ...], list[_Found]] = defaultdict(list)
     for one in found:
-        owned: Counter[str] = Counter()
-        for pool in one.option.pools:
-            owned[pool.device] += pool.devices
-        alike[tuple(sorted(owned.items())), one.option.weights, one.option.kv_dtype].append(one)
+        alike[_owned(one.option), one.option.weights, one.option.kv_dtype].append(one)
     return [one for members in alike.values() for one in _best_of(members)]
 
 
@@ -270,8 +268,24 @@ def _with_pareto(found: Sequence[_Found]) -> list[_Found]:
 
 
 def _kept(found: Sequence[_Found], longest: int) -> list[_Found]:
-    """The cheapest, and what is worth its higher price."""
-    return [one for place, one in enumerate(found) if place < longest or one.option.pareto][: 2 * longest]
+    """The cheapest, and what is worth its higher price; of the same devices only a few that are not."""
+    shown: Counter[tuple[tuple[str, int], ...]] = Counter()
+    kept = []
+    for one in found:
+        owned = _owned(one.option)
+        if not one.option.pareto and (shown[owned] >= _ALIKE or len(kept) >= longest):
+            continue
+        shown[owned] += 1
+        kept.append(one)
+    return kept[: 2 * longest]
+
+
+def _owned(option: Option) -> tuple[tuple[str, int], ...]:
+    """How many of which device."""
+    owned: Counter[str] = Counter()
+    for pool in option.pools:
+        owned[pool.device] += pool.devices
+    return tuple(sorted(owned.items()))
 
 
 def _with_memory(device: Device, factor: float) -> Device:

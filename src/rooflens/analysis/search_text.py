@@ -43,7 +43,10 @@ class Reason:
     def english(self) -> str:
         """The phrase in English."""
         facts = {name: LIMITS.get(value, value) for name, value in self.facts.items()}
-        return (REASONS.get(self.key) or VERDICTS[self.key]).format(**facts)
+        if self.key in REASONS:
+            return REASONS[self.key].format(**facts)
+        sentence = VERDICTS[self.key].format(**facts)
+        return sentence[0].upper() + sentence[1:]
 
 
 def in_english(reasons: Sequence[Reason]) -> str:

@@ -5,6 +5,7 @@ A price that is not the user's own is a listing of some provider on some day; ea
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -149,6 +150,9 @@ def _offers(gpuhunt: Any, folder: str | None) -> tuple[list[Any], str, str]:
         return offers, day, f"gpuhunt {_version()}, catalogues in {folder}"
     catalog = gpuhunt.Catalog(auto_reload=False)
     worker = ThreadPoolExecutor(1)
+    log = logging.getLogger("gpuhunt")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # it prints a traceback for every provider that it cannot reach
     try:
         worker.submit(catalog.load).result(timeout=_TIMEOUT_S)
         offers = catalog.query(**wanted)
@@ -159,6 +163,7 @@ def _offers(gpuhunt: Any, folder: str | None) -> tuple[list[Any], str, str]:
         ) from error
     finally:
         worker.shutdown(wait=False, cancel_futures=True)
+        log.setLevel(level)
     return offers, datetime.now(UTC).strftime("%Y-%m-%d"), f"gpuhunt {_version()}"
 
 
