@@ -264,28 +264,50 @@ def test_the_address_shares_the_case(open_page: Open) -> None:
     settled(damaged, "[role=alert]", "config.json")
 
 
-def test_every_figure_tells_its_formula(open_page: Open) -> None:
-    page = open_page("#plan?engine=vllm&tp=2&devices=h100-sxm")
-    settled(page, ".verdict", "Fits")
-    settled(page, "#bounds", "time, at least")
+def explained(page: Any, place: str) -> set[str]:
+    """Opens the formula of every figure within an element; returns their keys."""
     keys = page.eval_on_selector_all(
-        "[data-formula]", "all => [...new Set(all.map(one => one.dataset.formula))]"
-    )
-    assert {"decode.bound", "prefill.estimate", "memory.weights", "memory.kv_cache", "total", "ridge"} <= set(
-        keys
+        f"{place} [data-formula]", "all => [...new Set(all.map(one => one.dataset.formula))]"
     )
     for key in keys:
-        page.locator(f'[data-formula="{key}"]').first.click()
+        page.locator(f'{place} [data-formula="{key}"]').first.dispatch_event("click")
         box = page.locator("#formula")
-        assert box.locator(".formula-line").inner_text()
-        steps = box.locator(".steps").inner_text()
-        assert re.search(r"\d", steps), key
-        assert not re.search("NaN|undefined|Infinity", box.inner_text()), key
+        assert box.locator(".formula-line").inner_text(), key
+        assert re.search(r"\d", box.locator(".steps").inner_text()), key
+        assert not re.search("NaN|undefined|Infinity|null", box.inner_text()), (key, box.inner_text())
         page.keyboard.press("Escape")
         assert box.is_hidden()
-    page.locator('[data-formula="decode.flops"]').click()
+    return set(keys)
+
+
+def test_every_figure_tells_its_formula(open_page: Open) -> None:
+    page = open_page("#plan?engine=vllm&tp=2&devices=h100-sxm,a100-sxm-80")
+    settled(page, ".verdict", "Fits")
+    settled(page, "#advice", "larger batch|quantisation")
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    settled(page, "#operators", "qkv_proj")
+    keys = explained(page, "#panel-plan")
+    assert {"decode.bound", "prefill.estimate", "memory.weights", "memory.kv_cache", "total", "ridge"} <= keys
+    assert {"roof.0.0", "roof.1.1", "sweep.3", "knee", "advice.0.decode", "operator.decode.0"} <= keys
+    page.locator('#bounds [data-formula="decode.flops"]').click()
     page.get_by_role("button", name="Operator by operator").click()
     settled(page, "#operators", "qkv_proj")
+
+
+def test_the_comparison_tells_its_formulas(open_page: Open) -> None:
+    page = open_page("#compare")
+    settled(page, "#compare .headline", "Fastest decode that fits: H100")
+    keys = explained(page, "#compare-table")
+    assert {"compare.0/total", "compare.2/decode.bound", "compare.1/decode.estimate"} <= keys
+    page.locator('[data-formula="compare.2/decode.bound"]').click()
+    assert "H100" in page.locator("#formula h3").inner_text()
+
+
+def test_points_and_bars_tell_their_formulas(open_page: Open) -> None:
+    page = open_page()
+    settled(page, ".verdict", "Fits")
+    page.locator('#roofline [data-formula="roof.0.1"] .mark').click()
+    assert "8.02 TFLOP/s" in settled(page, "#formula", "min")
 
 
 def test_the_sweep_over_context(open_page: Open) -> None:

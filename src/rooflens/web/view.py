@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from rooflens import api
+from rooflens.analysis.estimate import setting_for
 from rooflens.analysis.plan import Plan
 from rooflens.analysis.points import roofline_view
+from rooflens.analysis.techniques import evaluate, scenario_of
 from rooflens.errors import RooflensError
 from rooflens.report.tables.plan import (
     fit,
@@ -49,6 +51,17 @@ def view_answer(body: ViewBody, settings: WebSettings) -> Document:
             *(_other(name, model, asked, settings) for name in body.compare_devices),
         ],
         "sentences": _sentences(plan, say) | {"knee": knee_sentence(sweep, say)},
+        "setting": _setting(plan),
+    }
+
+
+def _setting(plan: Plan) -> Document:
+    """What the estimate is made with: shares that kernels reach, seconds per launch and step, and whence."""
+    setting = setting_for(plan.spec, plan.device, plan.workload.engine)
+    return {
+        "kernels": {name: float(value) for name, value in vars(setting.kernels).items()},
+        "engine": {name: float(value) for name, value in vars(setting.engine).items()},
+        "source": setting.source,
     }
 
 
@@ -84,6 +97,16 @@ def _sentences(plan: Plan, say: Words) -> dict[str, str]:
     }
 
 
+def _now(plan: Plan) -> Document:
+    """What the gains of the advice are measured against: the case itself in steady service."""
+    outcome = evaluate(scenario_of(plan), plan)
+    return {
+        "tokens_per_s": float(outcome.tokens_per_s),
+        "ttft_s": float(outcome.ttft_s),
+        "memory_bytes": int(outcome.memory_bytes),
+    }
+
+
 def advice_answer(body: AdviceBody, settings: WebSettings) -> Document:
     """What would help and, where it does not fit, what would make it fit; in the language asked for."""
     model, device = required_model(body, settings), device_of(body, settings)
@@ -93,6 +116,7 @@ def advice_answer(body: AdviceBody, settings: WebSettings) -> Document:
     return {
         "schema": "rooflens.advice/1",
         "remedy": remedy(plan, say) if plan.fits is False else None,
+        "now": _now(plan),
         "advice": [
             {
                 **one.to_dict(),

@@ -112,9 +112,9 @@ export function rooflineCard(say, fileName) {
       h("span", { class: "legend-key", ariaHidden: "true" }),
       h("span", {}, roof.error ? `${roof.name}: ${roof.error.what}` : say("page.roof_of", { name: roof.name, peak: formatRate(roof.peak_flops_per_s), dtype: roof.compute_dtype, bandwidth: formatBandwidth(roof.bandwidth_bytes_per_s) })))));
     told.set(() => table(title(), [say("chart.point"), say("roofline.intensity"), say("page.bound_rate"), say("page.likely_rate"), say("roofline.regime")],
-      view.roofs.flatMap((roof) => roof.points.map((point) => [
+      view.roofs.flatMap((roof, rank) => roof.points.map((point, index) => [
         `${roof.name}, ${point.label ? say(`point.${point.label}`) : say("calc.this")}`, threeDigits(point.intensity_flops_per_byte),
-        formatRate(point.bound_flops_per_s ?? point.attainable_flops_per_s),
+        figure(`roof.${rank}.${index}`, formatRate(point.bound_flops_per_s ?? point.attainable_flops_per_s), say),
         point.estimate_flops_per_s ? `${formatRate(point.estimate_flops_per_s.low)} – ${formatRate(point.estimate_flops_per_s.high)}` : "",
         say(`limit.${point.regime}`),
       ]))));
@@ -192,11 +192,11 @@ export function sweepCard(say, axisChoice) {
   function update(view) {
     sweep = view.sweep;
     show(box, sweepChart(sweep, view.plan.workload[sweep.axis], widthOf(box), say));
-    knee.textContent = view.sentences.knee;
+    show(knee, view.sentences.knee, " ", sweep.knee.value === null ? null : figure("knee", say("page.how.short"), say));
     const c = sweep.columns;
     told.set(() => table(title(), [say(`axis.${sweep.axis}`), say("sweep.step"), say("sweep.weights"), say("sweep.kv"), say("sweep.compute"), say("sweep.tokens_per_s"), say("sweep.per_sequence"), say("sweep.memory")],
       c.batch.map((_, i) => [
-        formatWhole(c[sweep.axis][i]), formatSeconds(c.bound_s[i]), formatSeconds(c.weights_s[i]), formatSeconds(c.kv_s[i]), formatSeconds(c.compute_s[i]),
+        formatWhole(c[sweep.axis][i]), figure(`sweep.${i}`, formatSeconds(c.bound_s[i]), say), formatSeconds(c.weights_s[i]), formatSeconds(c.kv_s[i]), formatSeconds(c.compute_s[i]),
         threeDigits(c.tokens_per_s[i]), threeDigits(c.tokens_per_s_per_sequence[i]), `${formatBytes(c.total_bytes[i])}${c.fits && !c.fits[i] ? ` (${say("sweep.full")})` : ""}`,
       ])));
   }
@@ -245,42 +245,46 @@ const KEYS = {
 export function adviceCard(say) {
   const body = h("div", { class: "advice" });
   const node = card("advice", say("page.advice"), null, h("p", { class: "quiet" }, say("page.advice.aside")), body);
-  const gain = (value) => (value === null ? "" : `${value.toFixed(2)}×`);
+  const gain = (index, what, value) => (value === null ? "" : figure(`advice.${index}.${what}`, `${value.toFixed(2)}×`, say));
+  let shown = null;
   function update(document) {
+    shown = document;
     node.classList.remove("stale");
     node.hidden = document.advice.length === 0;
-    const gaining = document.advice.filter((one) => one.gains);
+    const gaining = document.advice.map((one, index) => ({ ...one, index })).filter((one) => one.gains);
     const rest = document.advice.filter((one) => !one.gains);
-    const saved = (bytes) => (bytes ? `${bytes < 0 ? "−" : ""}${formatBytes(Math.abs(bytes))}` : "");
+    const saved = (index, bytes) => (bytes ? figure(`advice.${index}.memory`, `${bytes < 0 ? "−" : ""}${formatBytes(Math.abs(bytes))}`, say) : "");
     const rows = gaining.map((one) => [
-      h("span", {}, one.name, one.change ? h("small", {}, one.change) : null), gain(one.decode_gain), gain(one.prefill_gain), saved(one.memory_saved_bytes), h("span", { class: "why" }, one.reason),
+      h("span", {}, one.name, one.change ? h("small", {}, one.change) : null), gain(one.index, "decode", one.decode_gain), gain(one.index, "prefill", one.prefill_gain), saved(one.index, one.memory_saved_bytes), h("span", { class: "why" }, one.reason),
     ]);
     show(body,
       gaining.length ? h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: say("page.advice") },
         table(say("page.advice"), [say("page.advice.technique"), say("decode"), say("page.advice.first"), say("page.advice.saves"), say("page.advice.why")], rows)) : null,
       rest.length ? h("details", {}, h("summary", {}, say("page.advice.nothing", { count: rest.length })), h("ul", { class: "plain" }, rest.map((one) => h("li", {}, h("strong", {}, one.name), ` ${one.reason}`)))) : null);
   }
-  return { node, update, stale: () => node.classList.add("stale") };
+  return { node, update, shown: () => shown, stale: () => node.classList.add("stale") };
 }
 
 /** Operators are asked for when they are opened, and again when the case has changed meanwhile. */
 export function operatorsCard(say, load) {
   const body = h("div", {});
   const details = h("details", { class: "card card-operators", id: "operators" }, h("summary", {}, h("h2", {}, say("page.operators"))), h("p", { class: "quiet" }, say("page.operators.aside")), body);
+  let shown = null;
   const part = (name, rows) => {
     const most = Math.max(...rows.map((row) => row.bound_s));
     return [h("h3", {}, say(name)), h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: say(name) }, table(say(name),
       [say("page.operator"), say("page.count"), say("speed.flops"), say("split.weights"), say("split.kv_cache"), say("page.time"), say("speed.limited_by")],
-      rows.filter((row) => row.flops || row.weight_bytes || row.kv_bytes).map((row) => [h("code", {}, row.name), formatWhole(row.count), formatFlops(row.flops), formatBytes(row.weight_bytes), formatBytes(row.kv_bytes),
-        h("span", {}, h("meter", { value: row.bound_s, max: most, ariaLabel: row.name }), ` ${formatSeconds(row.bound_s)}`), say(`limit.${row.compute_s > row.memory_s ? "compute" : "memory"}`)])))];
+      rows.map((row, index) => ({ ...row, index })).filter((row) => row.flops || row.weight_bytes || row.kv_bytes).map((row) => [h("code", {}, row.name), formatWhole(row.count), formatFlops(row.flops), formatBytes(row.weight_bytes), formatBytes(row.kv_bytes),
+        h("span", {}, h("meter", { value: row.bound_s, max: most, ariaLabel: row.name }), " ", figure(`operator.${name}.${row.index}`, formatSeconds(row.bound_s), say)), say(`limit.${row.compute_s > row.memory_s ? "compute" : "memory"}`)])))];
   };
   async function refresh() {
     if (!details.open) return;
     const document = await load();
+    shown = document ?? shown;
     if (document) show(body, part("decode", document.decode), part("prefill", document.prefill));
   }
   details.addEventListener("toggle", refresh);
-  return { node: details, refresh, open: () => { details.open = true; details.scrollIntoView({ behavior: "smooth" }); } };
+  return { node: details, refresh, shown: () => shown, open: () => { details.open = true; details.scrollIntoView({ behavior: "smooth" }); } };
 }
 
 export function notesCard(say) {

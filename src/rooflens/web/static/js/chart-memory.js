@@ -27,7 +27,7 @@ export function memoryChart(memory, width, say) {
     start += row.bytes;
     const name = say.term("ledger", row.name);
     const share = row.bytes / whole;
-    svg.append(s("g", { class: partClass(row.name, index) },
+    svg.append(s("g", { class: partClass(row.name, index), "data-formula": `memory.${row.name}` },
       s("rect", { x: from, y: top, width: Math.max(0, to - from - (share > 0.01 ? 1.5 : 0)), height: thick, class: "part" }),
       s("title", {}, `${name}: ${formatBytes(row.bytes)} (${formatShare(row.bytes / memory.total_bytes)})`)));
     if (textWidth(name, 12) + 12 < to - from) {

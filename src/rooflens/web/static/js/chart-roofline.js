@@ -41,7 +41,11 @@ export function rooflineChart({ roofs, trail = [] }, width, say) {
   svg.append(...roofLine(main, x, y, box, 0), ...ridge(main, x, y, box, say));
   svg.append(...batches(trail, x, y, labels));
   known.forEach((roof, index) => {
-    for (const point of roof.points) svg.append(pointMark(point, roof, index, x, y, box, say, labels));
+    roof.points.forEach((point, at) => {
+      const mark = pointMark(point, roof, index, x, y, box, say, labels);
+      if (point.label) mark.dataset.formula = `roof.${roofs.indexOf(roof)}.${at}`;
+      svg.append(mark);
+    });
   });
   known.slice(1).forEach((roof, index) => svg.append(roofName(roof, index + 1, known, y, box)));
   const lines = known.flatMap((roof) => alongRoof(roof, x, y, box));

@@ -39,7 +39,7 @@ function bar(row, top, at, left, decode, say) {
   for (const [kind, seconds, name] of row.parts) {
     const [from, to] = [at(start), at(start + seconds)];
     start += seconds;
-    parts.push(s("g", { class: `split-${kind} ${hidden ? "hidden-part" : ""}` },
+    parts.push(s("g", { class: `split-${kind} ${hidden ? "hidden-part" : ""}`, "data-formula": row.range ? "decode.estimate" : kind === "weights" || kind === "kv_cache" ? "decode.bytes" : "decode.bound" },
       s("rect", { x: from, y: top, width: Math.max(to - from - 1, seconds ? 1 : 0), height: thick, rx: 2, class: "part" }),
       s("title", {}, `${name || row.name}: ${formatSeconds(seconds)}`)));
     if (name && textWidth(name, 12) + 12 < to - from) {

@@ -117,7 +117,7 @@ function markers(sweep, own, axis, lines, text, x, y, box, say) {
   if (index >= 0) {
     const line = lines.find((one) => one.kind === "rate" || one.kind === "bound");
     const value = line.values[index];
-    parts.push(s("circle", { cx: x(own), cy: y(value), r: 5.5, class: "here" },
+    parts.push(s("circle", { cx: x(own), cy: y(value), r: 5.5, class: "here", "data-formula": `sweep.${index}` },
       s("title", {}, `${say(`axis.${sweep.axis}`)} ${formatWhole(own)}: ${text(value)}`)));
   }
   return parts;

@@ -8,9 +8,10 @@ import { h, show } from "./dom.js";
 import { chartTools, save } from "./export.js";
 import { deviceItems, formatItems } from "./form.js";
 import { compareBody, compareCommand, state } from "./state.js";
+import { figure } from "./popover.js";
 import { formatBytes, formatSeconds, formatWhole, threeDigits } from "./units.js";
 
-export function compare({ catalogue, say, changed }) {
+export function compare({ catalogue, say, changed, redrawn }) {
   const error = errorBox(say);
   const box = h("div", { class: "chart-box" });
   const body = h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: say("page.compare") });
@@ -82,17 +83,22 @@ export function compare({ catalogue, say, changed }) {
     const range = (estimate) => `${threeDigits(1 / estimate.high)} – ${threeDigits(1 / estimate.low)}`;
     show(body, table(say("page.compare.table"),
       [say("compare.device"), say("memory.title"), say("compare.left"), say("page.compare.decode"), say("page.compare.likely"), say("page.compare.all"), say("page.compare.first"), say("speed.limited_by"), say("compare.ridge_batch")],
-      rows.filter((row) => row.plan).map(({ name, plan }) => {
+      rows.map((row, index) => ({ ...row, index })).filter((row) => row.plan).map(({ name, plan, index }) => {
         const { memory, decode, prefill } = plan;
+        const told = (key, text) => figure(`compare.${index}/${key}`, text, say);
         const left = memory.capacity_bytes === null ? say("compare.unknown") : memory.fits === false ? say("compare.over", { deficit: formatBytes(memory.deficit_bytes) }) : formatBytes(memory.capacity_bytes - memory.total_bytes);
-        const row = [name, formatBytes(memory.total_bytes), left, threeDigits(decode.tokens_per_s_per_sequence), range(decode.estimate_s), threeDigits(decode.tokens_per_s), formatSeconds(prefill.bound_s), say(`limit.${decode.limited_by}`), plan.ridge_batch ? threeDigits(plan.ridge_batch) : ""];
+        const row = [
+          name, told("total", formatBytes(memory.total_bytes)), memory.capacity_bytes === null ? left : told("free", left), told("decode.sequence", threeDigits(decode.tokens_per_s_per_sequence)), told("decode.estimate", range(decode.estimate_s)),
+          told("decode.rate", threeDigits(decode.tokens_per_s)), told("prefill.bound", formatSeconds(prefill.bound_s)), told("decode.bound", say(`limit.${decode.limited_by}`)), plan.ridge_batch ? told("ridge_batch", threeDigits(plan.ridge_batch)) : "",
+        ];
         row.class = memory.fits === false ? "no-fit" : "";
         return row;
       })));
     take.update(compareCommand());
+    redrawn();
   }
 
   new ResizeObserver(() => { if (rows && node.offsetParent) draw(); }).observe(results);
   set();
-  return { node, refresh, set };
+  return { node, refresh, set, rows: () => rows };
 }

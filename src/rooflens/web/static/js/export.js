@@ -23,6 +23,7 @@ export function standalone(svg, title) {
       if (value && value !== "none" || name === "fill" || name === "stroke") node.setAttribute(name, value);
     }
     node.removeAttribute("class");
+    node.removeAttribute("data-formula");
   });
   const [width, height] = [Number(svg.getAttribute("width")), Number(svg.getAttribute("height"))];
   const style = getComputedStyle(svg);

@@ -1,6 +1,7 @@
 // How each figure comes about: the formula, the same with the numbers put in, and what kind of figure it is.
 // Every entry: (plan, say) => {title, formula, steps: [text], exact, kind, source}.
 
+import { gain, knee, operator, roofPoint, sweepRow } from "./formulas-rows.js";
 import { formatBandwidth, formatBytes, formatFlops, formatRate, formatSeconds, formatShare, formatWhole, threeDigits } from "./units.js";
 
 const near = (a, b) => Math.abs(a - b) <= 0.002 * Math.abs(b);
@@ -58,13 +59,14 @@ const phaseFigures = {
     steps: [`${say("f.one_by_one")}: ${formatSeconds(p.op_roofline_s)}`, `${threeDigits(p.op_roofline_s / p.bound_s)} × ${say("evidence.bound")} (${formatSeconds(p.bound_s)})`],
     exact: seconds(p.op_roofline_s), kind: "roofline", more: "operators",
   }),
-  estimate: (p, plan, say) => ({
+  estimate: (p, plan, say, phase, setting) => ({
     formula: `Σ max(FLOP ÷ (${say("f.share")} × ${say("f.peak")}), ${say("f.bytes.short")} ÷ (${say("f.share")} × ${say("f.bandwidth")})) + ${say("f.launch")}`,
     steps: [
-      `${say("f.low_mid_high")}: ${["low", "mid", "high"].map((end) => formatSeconds(p.estimate_s[end])).join(" · ")}`,
+      ...reached(plan, setting, say, phase),
+      `${say("f.low_mid_high")}: ${["low", "mid", "high"].map((end) => formatSeconds(p.estimate_s[end])).join(" · ")} (× ${threeDigits(p.estimate_s.low / p.estimate_s.mid)} – ${threeDigits(p.estimate_s.high / p.estimate_s.mid)})`,
       `${formatSeconds(p.estimate_s.mid)} ÷ ${formatSeconds(p.bound_s)} = ${threeDigits(p.estimate_s.mid / p.bound_s)} × ${say("evidence.bound")}`,
     ],
-    exact: seconds(p.estimate_s.mid), kind: "estimate",
+    exact: seconds(p.estimate_s.mid), kind: "estimate", source: setting?.source, more: "operators",
   }),
   rate: (p, plan, say) => ({
     formula: `${say("f.tokens")} ÷ ${say("f.bound")}`,
@@ -100,6 +102,19 @@ const phaseFigures = {
     exact: formatWhole(p.tokens), kind: "exact",
   }),
 };
+
+/** The shares and times that the estimate is made with. */
+function reached(plan, setting, say, phase) {
+  if (!setting) return [];
+  const { kernels: k, engine: e } = setting;
+  const shares = (bandwidth, compute) => `${formatShare(bandwidth)} × ${say("f.bandwidth")}, ${formatShare(compute)} × ${say("f.peak")}`;
+  const lines = [`${say("f.linear")}: ${shares(k.bandwidth, k.compute)}`];
+  if (plan.model.active_parameters < plan.model.parameters) lines.push(`${say("f.experts")}: ${shares(k.expert_bandwidth, k.expert_compute)}`);
+  lines.push(`${say("f.attention")}: ${shares(k.kv_bandwidth, k.attention_compute)}`);
+  lines.push(`${say("f.starting")}: ${formatSeconds(k.launch_s)}${phase === "prefill" ? ` + ${formatSeconds(e.enqueue_s)}` : ""}`);
+  lines.push(`${say("f.host")}: ${formatSeconds(e.host_s)} + ${formatWhole(plan.workload.batch)} × ${formatSeconds(e.host_per_sequence_s)}`);
+  return lines;
+}
 
 function devices(plan, say, total) {
   return plan.device.count > 1 ? [`${say("f.all_devices", { count: plan.device.count })}: ${total}`] : [];
@@ -170,12 +185,27 @@ function ledgerRow(plan, name, say) {
   return made;
 }
 
-/** The explanation of a figure by its key: "decode.bound", "memory.weights", "ridge"; null where there is none. */
-export function explain(key, plan, say) {
-  const [group, name] = key.split(/\.(.*)/s);
+const ROWS = { roof: roofPoint, sweep: sweepRow, knee, advice: gain, operator };
+
+/**
+ * The explanation of a figure by its key, null where there is none: "decode.bound", "memory.weights", "ridge",
+ * "sweep.3"; "compare.2/decode.bound" is of the third combination of the comparison.
+ * @param {object} context plan, view, advice, operators of the planner, rows of the comparison
+ */
+export function explain(key, context, say) {
+  const [place, rest] = key.split(/\/(.*)/s);
+  if (rest) {
+    const row = context.rows?.[place.split(".")[1]];
+    const told = row?.plan ? explain(rest, { plan: row.plan }, say) : null;
+    return told && { ...told, title: `${row.name}: ${told.title}`, more: null };
+  }
+  const [group, name, ...further] = key.split(".");
+  const { plan } = context;
+  if (!plan) return null;
+  if (ROWS[group]) return context.view ? ROWS[group](context, say, name, ...further) : null;
   if (group === "memory") return ledgerRow(plan, name, say);
   if (group === "prefill" || group === "decode") {
-    return { title: `${say(group)}: ${say(`f.title.${name}`)}`, ...phaseFigures[name](plan[group], plan, say, group) };
+    return { title: `${say(group)}: ${say(`f.title.${name}`)}`, ...phaseFigures[name](plan[group], plan, say, group, context.view?.setting) };
   }
   return planFigures[group]?.(plan, say) ?? null;
 }

@@ -6,6 +6,7 @@ import { compare } from "./compare.js";
 import { errorBox } from "./cards.js";
 import { h, show } from "./dom.js";
 import { planner } from "./planner.js";
+import { formulaPopover } from "./popover.js";
 import { fromAddress, state, TABS, toAddress } from "./state.js";
 import { LANGUAGES, words } from "./words.js";
 
@@ -36,6 +37,7 @@ let theme = stored("theme", THEMES, "auto");
 let tabs = {};
 let catalogue = null;
 let say = null;
+let popover = null;
 let own = ""; // the address that the page wrote itself
 
 const writeAddress = afterPause(async () => {
@@ -102,10 +104,12 @@ function choose(name) {
 }
 
 function build() {
-  tabs.plan?.close();
+  popover?.close();
   header();
-  const given = { catalogue, say, changed: writeAddress };
+  const given = { catalogue, say, changed: writeAddress, redrawn: () => popover?.refresh() };
   tabs = { plan: planner(given), calc: calculator(given), compare: compare(given) };
+  const [{ figures, more }, { rows }] = [tabs.plan, tabs.compare];
+  popover = formulaPopover(() => ({ ...figures(), rows: rows(), say }), more);
   for (const name of TABS) show(document.getElementById(`panel-${name}`), tabs[name].node);
   choose(state.tab);
 }

@@ -6,14 +6,13 @@ import { segments } from "./controls.js";
 import { h, show } from "./dom.js";
 import { save } from "./export.js";
 import { plannerForm } from "./form.js";
-import { formulaPopover } from "./popover.js";
 import { command, planBody, state, sweepValues } from "./state.js";
 import { formatBytes, threeDigits } from "./units.js";
 
 const ADVICE_PAUSE_MS = 250;
 
 /** The tab's content; `changed()` is told of every change of the case. */
-export function planner({ catalogue, say, changed }) {
+export function planner({ catalogue, say, changed, redrawn }) {
   let view = null;
   let seen = "";
   const form = plannerForm({ catalogue, say, change });
@@ -35,7 +34,6 @@ export function planner({ catalogue, say, changed }) {
   // On a narrow screen the answer is below the form: its gist stays in sight while a slider moves.
   const glance = h("button", { type: "button", class: "glance", hidden: true, on: { click: () => verdict.node.scrollIntoView({ behavior: "smooth" }) } });
   const node = h("div", { class: "planner" }, form.node, results, glance);
-  const popover = formulaPopover(() => ({ plan: view?.plan, say }), () => operators.open());
 
   function change(part) {
     performance.mark("rooflens:change");
@@ -79,7 +77,7 @@ export function planner({ catalogue, say, changed }) {
     rest(() => { for (const one of later) one.update(view, name); });
     take.update(command(), state.source === "config" ? say("page.command.config") : "");
     form.told(view);
-    popover.refresh();
+    redrawn();
     gist();
     advice.stale();
     askForAdvice();
@@ -119,7 +117,8 @@ export function planner({ catalogue, say, changed }) {
   }).observe(results);
   form.set();
   axis.set(state.axis);
-  return { node, refresh, form, close: () => document.getElementById("formula")?.remove() };
+  const figures = () => ({ view, plan: view?.plan, advice: advice.shown(), operators: operators.shown() });
+  return { node, refresh, form, figures, more: () => operators.open() };
 }
 
 /** Whether a card is on the screen, as far as is known: a slider waits for what can be seen only. */

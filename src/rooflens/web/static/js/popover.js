@@ -3,7 +3,7 @@
 import { h, show } from "./dom.js";
 import { explain } from "./formulas.js";
 
-/** A pop-up over `context()` = {plan, say}; `onMore(what)` opens further detail. */
+/** A pop-up over `context()` (see explain) with its `say`; `onMore(what)` opens further detail. */
 export function formulaPopover(context, onMore) {
   const body = h("div", { class: "formula-body" });
   const box = h("div", { id: "formula", popover: "auto", role: "dialog", tabIndex: -1 }, body);
@@ -12,8 +12,9 @@ export function formulaPopover(context, onMore) {
   let opener = null;
 
   function draw() {
-    const { plan, say } = context();
-    const told = plan && key ? explain(key, plan, say) : null;
+    const now = context();
+    const { say } = now;
+    const told = key ? explain(key, now, say) : null;
     if (!told) return false;
     box.setAttribute("aria-label", told.title);
     show(body,
@@ -30,7 +31,7 @@ export function formulaPopover(context, onMore) {
   }
 
   function place() {
-    const anchor = document.querySelector(`[data-formula="${CSS.escape(key)}"]`) ?? opener;
+    const anchor = opener.isConnected ? opener : document.querySelector(`[data-formula="${CSS.escape(key)}"]`) ?? opener;
     const near = anchor.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = box;
     const left = Math.min(Math.max(8, near.left), Math.max(8, innerWidth - width - 8));
@@ -52,12 +53,15 @@ export function formulaPopover(context, onMore) {
   box.addEventListener("toggle", (event) => {
     if (event.newState === "closed" && key) {
       // The button may have been drawn anew while the case changed.
-      const anchor = document.querySelector(`[data-formula="${CSS.escape(key)}"]`);
+      const anchor = opener.isConnected ? opener : document.querySelector(`[data-formula="${CSS.escape(key)}"]`);
       if (document.activeElement === document.body || box.contains(document.activeElement)) anchor?.focus({ preventScroll: true });
       key = null;
     }
   });
-  return { refresh: () => { if (key && box.matches(":popover-open")) draw(); } };
+  return {
+    refresh: () => { if (key && box.matches(":popover-open")) draw(); },
+    close: () => box.remove(),
+  };
 }
 
 /** A figure that tells how it comes about. */
