@@ -28,6 +28,8 @@ from rooflens.units import GIB
 #: Tokens of one KV block, and the most tokens of a step: the runtime's own defaults too.
 BLOCK_TOKENS = 16
 DEFAULT_BATCHED_TOKENS = 2048
+#: On CPUs, which reach their multiply rate by then: a longer step only keeps other answers waiting.
+CPU_BATCHED_TOKENS = 512
 # An int8 cache keeps one fp32 scale per token and head, for keys and for values.
 INT8_SCALE_BYTES = 4
 LOGIT_BYTES = 4

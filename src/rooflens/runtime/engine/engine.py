@@ -62,7 +62,11 @@ class Engine:
             BlockPool(
                 cache.blocks, block_tokens=cache.block_tokens, prefix_caching=self.settings.prefix_caching
             ),
-            Limits(self.settings.max_sequences, self.settings.max_batched_tokens, backend.context),
+            Limits(
+                self.settings.max_sequences,
+                self.settings.batched_tokens(backend.device.type),
+                backend.context,
+            ),
         )
         self._answers: dict[int, Answer] = {}
         self._requests: dict[str, list[Answer]] = {}
@@ -278,7 +282,7 @@ class Engine:
             preempted=len(step.preempted),
             waiting=step.waiting,
             running=step.running,
-            budget_tokens=self.settings.max_batched_tokens,
+            budget_tokens=self.scheduler.limits.max_batched_tokens,
             kv_blocks_used=pool.used,
             kv_blocks_cached=pool.cached,
             kv_blocks_free=pool.free,

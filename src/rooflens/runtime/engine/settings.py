@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rooflens.analysis.engines.native import DEFAULT_BATCHED_TOKENS
+from rooflens.analysis.engines.native import CPU_BATCHED_TOKENS, DEFAULT_BATCHED_TOKENS
 
 
 @dataclass(frozen=True)
@@ -13,14 +13,22 @@ class EngineSettings:
     """How the engine shares out the model.
 
     max_sequences: answers that run at once. max_batched_tokens: tokens of a step, and so the longest chunk
-    of a prompt. prefix_caching: keep blocks for later prompts with the same beginning. synchronize: wait for
-    the device between model and sampler, so that their times are told apart (for profiling).
+    of a prompt (default: by device, see ``batched_tokens``). prefix_caching: keep blocks for later prompts
+    with the same beginning. synchronize: wait for the device between model and sampler, so that their times
+    are told apart (for profiling).
     """
 
     max_sequences: int = 64
-    max_batched_tokens: int = DEFAULT_BATCHED_TOKENS
+    max_batched_tokens: int | None = None
     prefix_caching: bool = True
     synchronize: bool = False
+
+    def batched_tokens(self, device_type: str) -> int:
+        """Tokens of a step on this kind of device (``cpu``, ``cuda``): as set, or the default there."""
+        if self.max_batched_tokens is not None:
+            return self.max_batched_tokens
+        usual = CPU_BATCHED_TOKENS if device_type == "cpu" else DEFAULT_BATCHED_TOKENS
+        return max(usual, self.max_sequences)
 
 
 @dataclass(frozen=True)

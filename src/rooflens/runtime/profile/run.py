@@ -87,7 +87,7 @@ class RunProfiler:
 
     def warm_up(self, *, prompt_tokens: int) -> None:
         """Run a prefill of this length and a decode aside, so that no first use is in the measurement."""
-        tokens = min(prompt_tokens, self.engine.settings.max_batched_tokens)
+        tokens = min(prompt_tokens, self.engine.scheduler.limits.max_batched_tokens)
         for work in (Work(0, tokens, 1, True), Work(prompt_tokens, 1, 1, False)):
             count_step_dispatches(self.backend, [work])
 
