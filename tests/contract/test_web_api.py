@@ -108,6 +108,11 @@ SAME: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {"model": QWEN, "devices": ["t4", "h100-sxm"], "weights": ["fp16", "int4"], "batch": 4},
         ["compare", QWEN, "-d", "t4,h100-sxm", "-w", "fp16,int4", "--batch", "4"],
     ),
+    "compare with the stored format": (
+        "compare",
+        {"model": QWEN, "devices": ["t4"], "weights": [None, "int4"]},
+        ["compare", QWEN, "-d", "t4", "-w", "stored,int4"],
+    ),
     "roofline": (
         "roofline",
         {"peak": 165e12, "bandwidth": 1e12, "intensities": [1.0, 165.0, 1000.0]},

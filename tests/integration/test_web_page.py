@@ -356,6 +356,7 @@ def test_compare_devices_and_formats(open_page: Open) -> None:
     formats.fill("int4")
     formats.press("Enter")
     page.wait_for_function("() => document.querySelectorAll('#compare-table tbody tr').length === 6")
+    settled(page, "#panel-compare code", "--weights stored,int4")
     page.get_by_role("button", name="Remove as stored").click()
     page.wait_for_function("() => document.querySelectorAll('#compare-table tbody tr').length === 3")
     settled(

@@ -18,6 +18,9 @@ from rooflens.cli.options import (
 from rooflens.cli.output import answer
 from rooflens.errors import InputError
 
+# What stands for a checkpoint's own format in a list of formats.
+STORED = "stored"
+
 
 def names(text: str | None, option: str) -> list[str]:
     """A comma-separated list without empty entries."""
@@ -30,7 +33,7 @@ def names(text: str | None, option: str) -> list[str]:
 @click.command()
 @model_options
 @click.option("--devices", "--device", "-d", metavar="NAMES", required=True, help="Names, by commas.")
-@click.option("--weights", "-w", metavar="FORMATS", help="Weight formats, by commas. [the checkpoint's]")
+@click.option("--weights", "-w", metavar="FORMATS", help="By commas; 'stored' for the checkpoint's. [stored]")
 @layout_options
 @workload_options()
 @context_option
@@ -40,12 +43,13 @@ def compare(as_json: bool, out: str | None, lang: str | None, **options: Any) ->
 
     \b
     rooflens compare llama-2-7b -d t4,rtx-4090,a100-pcie-80,a100-sxm-80,h100-sxm
-    rooflens compare llama-2-7b -d a100-sxm-80 -w fp16,int8,int4
+    rooflens compare llama-2-7b -d a100-sxm-80 -w stored,int8,int4
     """
     from rooflens import api
 
     devices = names(options.pop("devices"), "--devices")
-    weights = names(options.pop("weights"), "--weights")
-    result = api.compare(take_model(options), devices, weights=weights or [None], **given(options))
+    formats = names(options.pop("weights"), "--weights") or [STORED]
+    weights = [None if name == STORED else name for name in formats]
+    result = api.compare(take_model(options), devices, weights=weights, **given(options))
     answer(result, "compare", as_json=as_json, out=out, lang=lang)
     return 0 if any(plan.fits is not False for plan in result.plans) else 1

@@ -48,7 +48,7 @@ export function rooflineChart({ roofs, trail = [] }, width, say) {
     });
   });
   known.slice(1).forEach((roof, index) => svg.append(roofName(roof, index + 1, known, y, box)));
-  const lines = known.flatMap((roof) => alongRoof(roof, x, y, box));
+  const lines = [...known.flatMap((roof) => alongRoof(roof, x, y, box)), ridgeName(main, x, y, box, say).box];
   svg.append(...placed(labels.sort((a, b) => Number(a.optional ?? 0) - Number(b.optional ?? 0)), box, lines));
   return svg;
 }
@@ -146,16 +146,23 @@ function alongRoof(roof, x, y, box) {
   return boxes;
 }
 
+/** What is written at the ridge, on the side that has room for it. */
+function ridgeName(roof, x, y, box, say) {
+  const at = x(roof.ridge_flops_per_byte);
+  const base = y(roof.peak_flops_per_s) - 9;
+  const text = say("chart.ridge", { ridge: threeDigits(roof.ridge_flops_per_byte) });
+  const width = textWidth(text);
+  const left = at + width + 10 > box.right ? at - 6 - width : at + 6;
+  return { text, left, width, base, box: { left, right: left + width, top: base - 12, bottom: base + 3 } };
+}
+
 function ridge(roof, x, y, box, say) {
   const at = x(roof.ridge_flops_per_byte);
-  const text = say("chart.ridge", { ridge: threeDigits(roof.ridge_flops_per_byte) });
-  const before = at + textWidth(text) + 10 > box.right;
+  const { text, left, width, base } = ridgeName(roof, x, y, box, say);
+  const before = left < at;
   return [
     s("line", { x1: at, x2: at, y1: y(roof.peak_flops_per_s), y2: box.bottom, class: "ridge" }),
-    s("text", {
-      x: before ? at - 6 : at + 6, y: y(roof.peak_flops_per_s) - 9, class: "note strong",
-      "text-anchor": before ? "end" : "start",
-    }, text),
+    s("text", { x: before ? left + width : left, y: base, class: "note strong", "text-anchor": before ? "end" : "start" }, text),
   ];
 }
 

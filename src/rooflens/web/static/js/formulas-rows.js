@@ -46,7 +46,7 @@ export function sweepRow({ view: { sweep } }, say, index) {
 }
 
 /** The knee, by what the rows on both sides of it take. */
-export function knee({ view: { sweep, plan } }, say) {
+export function knee({ view: { sweep, plan: { device } } }, say) {
   const { value, cause } = sweep.knee;
   if (value === null) return null;
   const axis = sweep.columns[sweep.axis];
@@ -56,7 +56,7 @@ export function knee({ view: { sweep, plan } }, say) {
   const row = (i) => `${say(`axis.${sweep.axis}`)} ${formatWhole(axis[i])}: ${full ? `${formatBytes(sweep.columns.total_bytes[i])}` : sweepParts(sweep.columns, i, say)}`;
   return {
     title: say("page.knee", { value: formatWhole(value), cause: say(`chart.cause.${cause}`) }), formula: say(full ? "f.knee.full" : "f.knee"),
-    steps: [...around.map(row), ...(full && plan.memory.capacity_bytes ? [`${say("memory.capacity")}: ${formatBytes(plan.memory.capacity_bytes)}`] : [])],
+    steps: [...around.map(row), ...(full && device.memory_bytes ? [`${say("f.sold")}: ${formatBytes(device.memory_bytes)}`] : [])],
     exact: formatWhole(value), kind: "bound",
   };
 }

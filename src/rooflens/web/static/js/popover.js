@@ -34,7 +34,7 @@ export function formulaPopover(context, onMore) {
     const anchor = opener.isConnected ? opener : document.querySelector(`[data-formula="${CSS.escape(key)}"]`) ?? opener;
     const near = anchor.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = box;
-    const left = Math.min(Math.max(8, near.left), Math.max(8, innerWidth - width - 8));
+    const left = Math.min(Math.max(8, near.left), Math.max(8, document.documentElement.clientWidth - width - 8));
     const below = near.bottom + 6 + height < innerHeight || near.top < height + 12;
     box.style.left = `${left}px`;
     box.style.top = `${Math.max(8, below ? Math.min(near.bottom + 6, innerHeight - height - 8) : near.top - height - 6)}px`;

@@ -184,8 +184,8 @@ export function command() {
 
 /** The command of the comparison. */
 export function compareCommand() {
-  const formats = state.compare_weights.filter(Boolean);
-  const weights = formats.length ? ["--weights", formats.join(",")] : [];
+  const formats = state.compare_weights.map((name) => name || "stored");
+  const weights = formats.some((name) => name !== "stored") ? ["--weights", formats.join(",")] : [];
   const parts = ["rooflens", "compare", ...modelArguments(), "--devices", state.compare_devices.join(",")];
   return [...parts, ...weights, ...loadArguments()].map(quoted).join(" ");
 }
