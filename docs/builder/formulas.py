@@ -26,4 +26,6 @@ def with_formulas(text: str) -> str:
 
 
 def _mathml(tex: str, display: str) -> str:
-    return re.sub(r"\s*\n\s*", " ", convert(tex.strip(), display=display))
+    drawn = re.sub(r"\s*\n\s*", " ", convert(tex.strip(), display=display))
+    # A long formula scrolls on narrow screens, so it must take the keyboard's focus.
+    return drawn.replace("<math ", '<math tabindex="0" ', 1) if display == "block" else drawn

@@ -111,6 +111,7 @@ docs_dir = "docs"
 site_dir = "site"
 use_directory_urls = false
 extra_css = ["assets/style.css"]
+extra_javascript = ["assets/tables.js"]
 nav = {nav}
 
 [project.extra]
