@@ -2,9 +2,8 @@
 
 Goodput, as ``vllm bench serve --goodput`` and AIPerf define it: completed requests a second that meet every
 limit that is set. TTFT is the prompt's own time plus two waits, each zero for those who find nobody before
-them and exponential for the rest (exact for one server with exponential service); TPOT is a mean over a
-request's tokens, so it spreads by the number of prompts that came in between and of sequences beside it.
-The two are taken as independent.
+them; TPOT is a mean over a request's tokens, so it spreads by the number of prompts that came in between and
+of sequences beside it. The two are taken as independent.
 """
 
 from __future__ import annotations
@@ -12,20 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import erf, exp, sqrt
+from statistics import NormalDist
 from typing import Any
+
+_POINTS = 16
+"""Equally likely waits that stand for their spread."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait of ``mean_s``, of those who wait (a share ``waiting``) exponential; or, where ``even``, spread
-    evenly from none to twice the mean (clients that come back together)."""
+    """A wait of ``mean_s``; a share ``waiting`` of requests have it, the others none.
+
+    Those who wait do so for a gamma-distributed time of coefficient of variation ``cv`` (1: exponential), or,
+    where ``even``, for anything from none to twice the mean (clients that come back together).
+    """
 
     mean_s: float
     waiting: float = 1.0
     even: bool = False
+    cv: float = 1.0
 
     def within(self, seconds: float) -> float:
-        """P(wait <= seconds)."""
+        """P(wait <= seconds), of an even or exponential one."""
         if seconds < 0:
             return 0.0
         if self.mean_s <= 0 or self.waiting <= 0:
@@ -34,26 +41,24 @@ class Wait:
             return min(1.0, seconds / (2 * self.mean_s))
         return 1 - self.waiting * exp(-seconds * self.waiting / self.mean_s)
 
+    def points_s(self) -> tuple[float, ...]:
+        """Equally likely waits of those who wait.
 
-def both_within(first: Wait, second: Wait, seconds: float) -> float:
-    """P(one wait after the other <= seconds)."""
-    if first.mean_s <= 0 or first.even or second.even:
-        return second.within(seconds) if first.mean_s <= 0 else first.within(seconds - second.mean_s)
-    if second.mean_s <= 0:
-        return first.within(seconds)
-    if seconds < 0:
-        return 0.0
-    a, b = first.waiting / first.mean_s, second.waiting / second.mean_s
-    if abs(a - b) < 1e-9 * max(a, b):
-        b *= 1 + 1e-6  # the formula's limit
-    together = 1 - (b * exp(-a * seconds) - a * exp(-b * seconds)) / (b - a)
-    p, q = first.waiting, second.waiting
-    return (
-        (1 - p) * (1 - q)
-        + p * (1 - q) * (1 - exp(-a * seconds))
-        + (1 - p) * q * (1 - exp(-b * seconds))
-        + p * q * together
-    )
+        Gamma quantiles of shape k = 1 / cv^2: k (1 - 1 / (9 k) + z / (3 sqrt(k)))^3 over k. Source: E.
+        Wilson, M. Hilferty, "The distribution of chi-square", 1931.
+        """
+        if self.mean_s <= 0 or self.waiting <= 0:
+            return (0.0,)
+        places = [(index + 0.5) / _POINTS for index in range(_POINTS)]
+        if self.even:
+            return tuple(2 * self.mean_s * place for place in places)
+        shape = 1 / max(self.cv, 0.05) ** 2
+        raw = [
+            max(0.0, 1 - 1 / (9 * shape) + NormalDist().inv_cdf(place) / (3 * sqrt(shape))) ** 3
+            for place in places
+        ]
+        scale = self.mean_s / self.waiting * _POINTS / sum(raw)
+        return tuple(value * scale for value in raw)
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,17 @@ class Latencies:
 
     def ttft_within(self, seconds: float) -> float:
         """Share of requests whose TTFT is at most that."""
-        shares = [both_within(self.prompt_wait, self.place_wait, seconds - own) for own in self.prompts_s]
-        return sum(shares) / len(shares)
+        waiting = 1.0 if self.prompt_wait.even else min(1.0, self.prompt_wait.waiting)
+        waits_s = self.prompt_wait.points_s()
+        place = self.place_wait
+        total = 0.0
+        for own in self.prompts_s:
+            left = seconds - own
+            if left < 0:
+                continue
+            after = sum(place.within(left - wait) for wait in waits_s) / len(waits_s)
+            total += (1 - waiting) * place.within(left) + waiting * after
+        return total / len(self.prompts_s)
 
     def tpot_within(self, seconds: float) -> float:
         """Share of requests whose TPOT is at most that."""
@@ -91,7 +105,7 @@ class Latencies:
 def quantile(within: Callable[[float], float], share: float, top: float) -> float:
     """The least value under which ``share`` lies, by halving; ``top`` where none does."""
     low, high = 0.0, top
-    for _ in range(50):
+    for _ in range(24):
         middle = (low + high) / 2
         low, high = (low, middle) if within(middle) >= share else (middle, high)
     return high

@@ -7,7 +7,6 @@ other's kind of step. The first token reaches the client after the transfer and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 from rooflens.analysis.communication import Network
@@ -16,11 +15,14 @@ from rooflens.analysis.parallelism import Layout
 from rooflens.analysis.requests import Requests
 from rooflens.analysis.serving import (
     Replica,
+    first_tokens_s,
+    met_by_arrivals,
     overflow_share,
     place_wait_of,
     prompt_wait_of,
     rate_of,
     running_limit,
+    tpot_std_s,
 )
 from rooflens.errors import InputError
 from rooflens.hardware.device import Device
@@ -190,7 +192,7 @@ def pools_of(
     limit, _, _ = running_limit(requests, decode.kv_capacity_tokens, decode.max_sequences)
 
     def carried(sequences: float) -> float:
-        step_s = float(decode.replica.decode_s(max(1.0, sequences), requests))
+        step_s = float(decode.replica.decode_s(met_by_arrivals(sequences, limit), requests))
         again = overflow_share(requests, sequences, decode.kv_capacity_tokens) * requests.output
         redone_s = again / requests.computed * float(decode.replica.shared_s(alone_s))
         return float(rate_of(sequences, decode_s=step_s, shared_s=redone_s, output=requests.output))
@@ -223,16 +225,25 @@ def pools_of(
     if rate_per_s is not None and rate_per_s >= most:
         return Pools(**known, stable=False, running=None, ttft_s=None, tpot_s=None)  # type: ignore[arg-type]
     running = 1.0 if rate_per_s is None else _running(carried, rate_per_s / decode.ranks, limit)
-    step_s = float(decode.replica.decode_s(max(1.0, running), requests))
-    more_s = float(decode.replica.decode_s(max(1.0, running + sqrt(running)), requests))
-    before_s = prefill.replica.setting.engine.request_s + transfer.seconds + step_s / 2
+    beside = running if rate_per_s is None else met_by_arrivals(running, limit)
+    step_s, more_s = (float(decode.replica.decode_s(one, requests)) for one in (beside, beside + 1))
+    before_s = prefill.replica.setting.engine.request_s + transfer.seconds
     rate = rate_per_s or 1e-9
     latencies = Latencies(
-        prompts_s=tuple(before_s + own for own in prompts_s),
-        prompt_wait=prompt_wait_of(rate, alone_s, prompts_s, servers),
+        prompts_s=first_tokens_s(before_s, prompts_s, step_s),
+        prompt_wait=prompt_wait_of(rate, alone_s, prompts_s, servers=servers),
         place_wait=place_wait_of(0.0 if rate_per_s is None else running, limit, step_s, requests),
         tpot_s=step_s,
-        tpot_std_s=0.0 if rate_per_s is None else more_s - step_s,
+        tpot_std_s=0.0
+        if rate_per_s is None
+        else tpot_std_s(
+            requests,
+            running=running,
+            tpot_s=step_s,
+            slope_s=more_s - step_s,
+            shared_s=0.0,
+            arrivals=True,
+        ),
     )
     waits_s = latencies.prompt_wait.mean_s + latencies.place_wait.mean_s
     good = None
@@ -242,7 +253,7 @@ def pools_of(
         **known,  # type: ignore[arg-type]
         stable=True,
         running=None if rate_per_s is None else running * decode.ranks,
-        ttft_s=before_s + alone_s + (0.0 if rate_per_s is None else waits_s),
+        ttft_s=before_s + step_s / 2 + alone_s + (0.0 if rate_per_s is None else waits_s),
         tpot_s=step_s,
         latencies=latencies,
         goodput=good,

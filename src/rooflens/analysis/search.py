@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
 
 import numpy as np
 
@@ -21,7 +20,13 @@ from rooflens.analysis.search_blocks import RELAXED, Block, apart, together
 from rooflens.analysis.search_result import Goal, Option, SearchResult
 from rooflens.analysis.search_units import BUDGETS, GRID, Candidate, Unit, units
 from rooflens.analysis.search_verdict import choices, constraints, explained, nearest, verdict, with_fewer
-from rooflens.analysis.serving import place_wait_of, prompt_wait_of
+from rooflens.analysis.serving import (
+    first_tokens_s,
+    met_by_arrivals,
+    place_wait_of,
+    prompt_wait_of,
+    tpot_std_s,
+)
 from rooflens.analysis.workload import Workload
 from rooflens.errors import InputError
 from rooflens.hardware.device import Device
@@ -206,28 +211,34 @@ def _latencies(found: _Found, goal: Goal) -> Latencies:
     unit, source = place.unit, place.prefill or place.unit
     running = option.running / (place.count * unit.ranks)
     rate = goal.rate_per_s / (place.count * unit.ranks)
-    step_s, more_s = np.interp([max(1.0, running), running + sqrt(running)], GRID, unit.decode_s)
+    limit = int(found.block.limits[found.at])
+    beside = met_by_arrivals(running, limit)
+    step_s, more_s = np.interp([beside, beside + 1], GRID, unit.decode_s)
     column = len(BUDGETS) - 1 if place.prefill else found.at[0]
     prompts_s = [float(value) for value in source.prompts_s[:, column]]
     alone_s = sum(prompts_s) / len(prompts_s)
-    variance = float(more_s - step_s) ** 2
+    shared_s = unit.shared * alone_s if place.prefill is None else 0.0
     if place.prefill is None:
-        shared_s = unit.shared * alone_s
-        wait = prompt_wait_of(rate, shared_s, prompts_s)
-        between = max(0.0, running - 1)
-        variance += between * (1 + requests.prompt_cv**2) * (shared_s / requests.output) ** 2
+        wait = prompt_wait_of(rate, shared_s, prompts_s, step_s=float(step_s))
         before_s = unit.request_s
     else:
-        wait = prompt_wait_of(goal.rate_per_s, alone_s, prompts_s, place.prefill_count * place.prefill.ranks)
+        servers = place.prefill_count * place.prefill.ranks
+        wait = prompt_wait_of(goal.rate_per_s, alone_s, prompts_s, servers=servers)
         before_s = place.prefill.request_s + place.transfer_s
-    limit = int(found.block.limits[found.at])
     places: Wait = place_wait_of(running, limit, option.tpot_s, requests)
     return Latencies(
-        prompts_s=tuple(before_s + own + float(step_s) / 2 for own in prompts_s),
+        prompts_s=first_tokens_s(before_s, prompts_s, float(step_s)),
         prompt_wait=wait,
         place_wait=places,
         tpot_s=option.tpot_s,
-        tpot_std_s=sqrt(variance),
+        tpot_std_s=tpot_std_s(
+            requests,
+            running=running,
+            tpot_s=option.tpot_s,
+            slope_s=float(more_s - step_s),
+            shared_s=shared_s,
+            arrivals=True,
+        ),
     )
 
 
@@ -270,7 +281,7 @@ def _with_pareto(found: Sequence[_Found]) -> list[_Found]:
 def _kept(found: Sequence[_Found], longest: int) -> list[_Found]:
     """The cheapest, and what is worth its higher price; of the same devices only a few that are not."""
     shown: Counter[tuple[tuple[str, int], ...]] = Counter()
-    kept = []
+    kept: list[_Found] = []
     for one in found:
         owned = _owned(one.option)
         if not one.option.pareto and (shown[owned] >= _ALIKE or len(kept) >= longest):

@@ -15,7 +15,7 @@ from rooflens.analysis.communication import Network
 from rooflens.analysis.pools import transfer_of
 from rooflens.analysis.search_result import Goal
 from rooflens.analysis.search_units import BUDGETS, GRID, Unit
-from rooflens.analysis.serving import arrival_wait_s, queue_s, rate_of, token_s
+from rooflens.analysis.serving import arrival_wait_s, met_by_arrivals, queue_s, rate_of, token_s
 
 Array = np.ndarray[Any, Any]
 
@@ -86,7 +86,7 @@ def together(unit: Unit, goal: Goal) -> Block:
     shape = np.broadcast_shapes(limits.shape, rate.shape)
     shared_s = unit.shared * unit.prefill_s
     carried = rate_of(
-        GRID[None, :], decode_s=unit.decode_s[None, :], shared_s=shared_s[:, None], output=requests.output
+        GRID[None, :], decode_s=_met_s(unit)[None, :], shared_s=shared_s[:, None], output=requests.output
     )
     running, most = np.empty(shape), np.empty(shape)
     for index in range(len(BUDGETS)):
@@ -94,11 +94,19 @@ def together(unit: Unit, goal: Goal) -> Block:
         running[index] = np.interp(rate[0], np.concatenate([[0.0], curve]), np.concatenate([[0.0], GRID]))
         most[index] = np.interp(limits[index], GRID, curve)
     running = np.minimum(running, limits)
-    step_s = np.interp(np.maximum(running, 1), GRID, unit.decode_s)
+    step_s = np.interp(met_by_arrivals(running, limits), GRID, unit.decode_s)
     shared_3 = shared_s[:, None, None]
-    tpot_s = token_s(running=running, decode_s=step_s, shared_s=shared_3, output=requests.output)
+    tpot_s = token_s(
+        running=running, decode_s=step_s, shared_s=shared_3, output=requests.output, arrivals=True
+    )
     wait_s = arrival_wait_s(
-        rate=rate, running=running, limit=limits, shared_s=shared_3, tpot_s=tpot_s, requests=requests
+        rate=rate,
+        running=running,
+        limit=limits,
+        shared_s=shared_3,
+        tpot_s=tpot_s,
+        step_s=step_s,
+        requests=requests,
     )
     all_ranks = (counts * unit.ranks)[None, :, None]
     return Block(
@@ -131,10 +139,10 @@ def apart(unit: Unit, prefills: Sequence[Unit], goal: Goal, network: Network) ->
     room = np.array([p.prefill.held_tokens[last] for p in places if p.prefill]) >= requests.full_context
     limits, fits = (part[last:] for part in _limits(unit, goal))
     rate = goal.rate_per_s / one
-    curve = np.maximum.accumulate(rate_of(GRID, decode_s=unit.decode_s, shared_s=0.0, output=requests.output))
+    curve = np.maximum.accumulate(rate_of(GRID, decode_s=_met_s(unit), shared_s=0.0, output=requests.output))
     running = np.interp(rate, np.concatenate([[0.0], curve]), np.concatenate([[0.0], GRID]))
     running = np.minimum(running, limits)
-    step_s = np.interp(np.maximum(running, 1), GRID, unit.decode_s)
+    step_s = np.interp(met_by_arrivals(running, limits), GRID, unit.decode_s)
     decodes_most = np.interp(limits, GRID, curve) * one
     wait_s = queue_s(
         busy=np.minimum(goal.rate_per_s * alone_s / servers, _FULL),
@@ -159,6 +167,12 @@ def apart(unit: Unit, prefills: Sequence[Unit], goal: Goal, network: Network) ->
         running=np.broadcast_to(running * one, shape),
         fits=np.broadcast_to(fits & room[None, :, None], shape),
     )
+
+
+def _met_s(unit: Unit) -> Array:
+    """Steps as arriving requests meet them: with one sequence more than run in the mean."""
+    met: Array = np.interp(GRID + 1, GRID, unit.decode_s)
+    return met
 
 
 def _limits(unit: Unit, goal: Goal) -> tuple[Array, Array]:

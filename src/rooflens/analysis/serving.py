@@ -7,14 +7,16 @@ requests a second that meet every limit. All seconds are likely (mid) figures.
 Model of one replica: N sequences decode in steps of t(N). Every request also brings a prefill, of which
 ``mix`` parts of its time alone are added to the steps it shares. With arrivals of rate r and O tokens a
 request, Little's law gives N = r O TPOT with TPOT = t(N) + N c / O, c = mix x prefill time. The rate that a
-concurrency N carries is therefore N / (O t(N) + N c).
+concurrency N carries is therefore N / (O t(N) + N c). Requests that arrive at random meet N others on average,
+so their steps are those of N + 1; of a fixed number of clients each is one of the N. The formulas are checked
+against an engine simulated step by step (tests).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, sqrt
 from statistics import NormalDist
 
 from rooflens.analysis.calibration import calibration
@@ -32,6 +34,7 @@ from rooflens.errors import InputError
 from rooflens.models.spec import ModelSpec
 
 _FULL = 0.999  # formulas of queues have no answer at full load
+_RESTS = 4  # points that stand for the rest of a running step
 _MOST = 4096
 """Sequences at once where neither memory nor the engine sets a limit."""
 
@@ -146,8 +149,11 @@ def steady_state(
         again = overflow_share(requests, sequences, kv_capacity_tokens) * output / requests.computed
         return float(replica.shared_s(prefill_s)) * (1 + again)
 
+    arrivals = concurrency is None
+
     def carried(sequences: float) -> float:
-        decode_s = float(replica.decode_s(sequences, requests))
+        beside = met_by_arrivals(sequences, limit) if arrivals else sequences
+        decode_s = float(replica.decode_s(beside, requests))
         return float(rate_of(sequences, decode_s=decode_s, shared_s=shared_s(sequences), output=output))
 
     most = carried(limit)
@@ -158,9 +164,12 @@ def steady_state(
         assert rate_per_s is not None
         rate = rate_per_s / replicas
         running = float(limit) if rate >= most else _settled(carried, rate, limit)
-    decode_s = float(replica.decode_s(max(running, 1.0), requests))
+    beside = met_by_arrivals(running, limit) if arrivals else running
+    decode_s = float(replica.decode_s(max(beside, 1.0), requests))
     mixed_s = shared_s(running)
-    tpot_s = float(token_s(running=running, decode_s=decode_s, shared_s=mixed_s, output=output))
+    tpot_s = float(
+        token_s(running=running, decode_s=decode_s, shared_s=mixed_s, output=output, arrivals=arrivals)
+    )
     overflow = overflow_share(requests, running, kv_capacity_tokens)
     known = Serving(
         rate_per_s=rate * replicas,
@@ -179,15 +188,21 @@ def steady_state(
         prompt_wait = Wait(_together_s(concurrency / replicas, limit, prefill_s), even=True)
         place_wait = Wait(max(0.0, concurrency / replicas - limit) / rate, even=True)
     else:
-        prompt_wait = prompt_wait_of(rate, mixed_s, prompts_s)
+        prompt_wait = prompt_wait_of(rate, mixed_s, prompts_s, step_s=decode_s)
         place_wait = place_wait_of(running, limit, tpot_s, requests)
-    before_s = replica.setting.engine.request_s + decode_s / 2
     latencies = Latencies(
-        prompts_s=tuple(before_s + own for own in prompts_s),
+        prompts_s=first_tokens_s(replica.setting.engine.request_s, prompts_s, decode_s),
         prompt_wait=prompt_wait,
         place_wait=place_wait,
         tpot_s=tpot_s,
-        tpot_std_s=_tpot_std_s(replica, requests, rate, running, decode_s, mixed_s, concurrency is None),
+        tpot_std_s=tpot_std_s(
+            requests,
+            running=running,
+            tpot_s=tpot_s,
+            slope_s=float(replica.decode_s(beside + 1, requests)) - decode_s,
+            shared_s=mixed_s,
+            arrivals=arrivals,
+        ),
     )
     wait_s = decode_s / 2 + prompt_wait.mean_s + place_wait.mean_s
     chunk_s = max(prompts_s) if budget is None else max(prompts_s) * min(1.0, budget / requests.computed)
@@ -248,8 +263,23 @@ def _settled(carried: Callable[[float], float], rate: float, limit: int) -> floa
     return high
 
 
-def prompt_wait_of(rate: float, shared_s: float, prompts_s: list[float], servers: int = 1) -> Wait:
-    """Wait for prompts that came before, of a spread as theirs."""
+def first_tokens_s(before_s: float, prompts_s: Sequence[float], step_s: float) -> tuple[float, ...]:
+    """Equally likely times of a first token without a queue: what comes before, the rest of the step that
+    runs (anywhere along it), and the prompt."""
+    rests = [(index + 0.5) / _RESTS * step_s for index in range(_RESTS)]
+    return tuple(before_s + own + rest for own in prompts_s for rest in rests)
+
+
+def prompt_wait_of(
+    rate: float, shared_s: float, prompts_s: Sequence[float], *, servers: int = 1, step_s: float = 0.0
+) -> Wait:
+    """Wait for prompts that came before, of a spread as theirs, and for the decode steps (``step_s``) that
+    run between two rounds of prompts.
+
+    A gated queue with vacations waits service x busy / (1 - busy) x variation for the one and
+    busy x step / (1 - busy) for the other, beside the rest of the running step. Source: H. Takagi, *Queueing
+    analysis* 1, 1991, section 2.3.
+    """
     mean = sum(prompts_s) / len(prompts_s)
     square = sum(value**2 for value in prompts_s) / len(prompts_s)
     variation = (
@@ -257,7 +287,14 @@ def prompt_wait_of(rate: float, shared_s: float, prompts_s: list[float], servers
     )  # (1 + (E[s^2] / E[s]^2 - 1)) / 2, arrivals at random
     busy = min(rate * shared_s / servers, _FULL)
     wait_s = queue_s(busy=busy, service_s=shared_s, servers=servers, variation=variation)
-    return Wait(float(wait_s), float(waiting_share(busy=busy, servers=servers)))
+    rounds_s = busy * step_s / (1 - busy)
+    if servers > 1 or not step_s:
+        return Wait(float(wait_s + rounds_s), float(waiting_share(busy=busy, servers=servers)))
+    # Who comes while prompts run waits for the rest of theirs and a step, who comes later for those that came
+    # in the same step; seldom for more, unless the engine is busy.
+    waiting = 1 - (1 - busy) * exp(-rate * step_s / 2)
+    alone = mean / sqrt(12) / (mean / 2 + step_s)
+    return Wait(float(wait_s + rounds_s), waiting, cv=alone + (1 - alone) * busy)
 
 
 def place_wait_of(running: float, limit: int, tpot_s: float, requests: Requests) -> Wait:
@@ -275,45 +312,62 @@ def arrival_wait_s(
     limit: Quantity,
     shared_s: Quantity,
     tpot_s: Quantity,
+    step_s: Quantity,
     requests: Requests,
 ) -> Quantity:
-    """Mean wait of arrivals for prompts that came before and for a place among the running, as arrays."""
+    """Mean wait of arrivals for prompts that came before, for the steps between two rounds of them, and for a
+    place among the running, as arrays."""
     variation = (1 + requests.prompt_cv**2) / 2
-    prompts_s = queue_s(
-        busy=minimum(rate * shared_s, _FULL), service_s=shared_s, servers=1, variation=variation
-    )
+    busy = minimum(rate * shared_s, _FULL)
+    prompts_s = queue_s(busy=busy, service_s=shared_s, servers=1, variation=variation)
+    rounds_s = busy * step_s / (1 - busy)
     places_s = queue_s(
         busy=minimum(running / limit, _FULL),
         service_s=requests.output * tpot_s,
         servers=limit,
         variation=(1 + requests.output_cv**2) / 2,
     )
-    return prompts_s + places_s
+    return prompts_s + rounds_s + places_s
 
 
-def token_s(*, running: Quantity, decode_s: Quantity, shared_s: Quantity, output: int) -> Quantity:
-    """TPOT: a step, and the share of the other sequences' prompts that run in between."""
-    return decode_s + maximum(running - 1, 0.0) * shared_s / output
+def met_by_arrivals(running: Quantity, limit: Quantity) -> Quantity:
+    """Sequences of a step as an arriving request meets them: those that run in the mean, and itself."""
+    return minimum(running + 1, limit)
 
 
-def _tpot_std_s(
-    replica: Replica,
+def token_s(
+    *, running: Quantity, decode_s: Quantity, shared_s: Quantity, output: int, arrivals: bool
+) -> Quantity:
+    """TPOT: a step, and the prompts that run in between: as many as arrive while one decodes, or of a fixed
+    number of clients those of the others."""
+    others = running if arrivals else maximum(running - 1, 0.0)
+    return decode_s + others * shared_s / output
+
+
+def tpot_std_s(
     requests: Requests,
-    rate: float,
+    *,
     running: float,
-    decode_s: float,
+    tpot_s: float,
+    slope_s: float,
     shared_s: float,
     arrivals: bool,
 ) -> float:
-    """How TPOT differs between requests: by how many prompts come in between (as many as their variance),
-    and, where requests arrive at random, by how many sequences run beside it."""
-    output = requests.output
-    prompts = max(0.0, running - 1)
-    variance = prompts * (1 + requests.prompt_cv**2) * (shared_s / output) ** 2
-    if arrivals and running > 0:
-        more_s = float(replica.decode_s(max(1.0, running + sqrt(running)), requests))
-        variance += (more_s - decode_s) ** 2
-    return sqrt(variance)
+    """How TPOT differs between requests, by how many others run and arrive beside each.
+
+    ``slope_s`` is what one sequence more adds to a step. With a fixed number of clients only the prompts in
+    between differ. Where requests arrive at random, N spreads by N / (1 - e), e the elasticity of TPOT (a
+    slower engine holds more), and lasts about a request's time over 1 - e; over a request the mean of such a
+    process keeps 2 (x - 1 + exp(-x)) / x^2 of its variance, x = 1 - e. Source: linearised birth and death,
+    an Ornstein-Uhlenbeck process.
+    """
+    prompt_s = shared_s / requests.output * sqrt(1 + requests.prompt_cv**2)
+    if not arrivals:
+        return sqrt(max(0.0, running - 1)) * prompt_s
+    each_s = slope_s + shared_s / requests.output
+    slack = max(0.05, 1 - running * each_s / tpot_s)
+    kept = 2 * (slack - 1 + exp(-slack)) / slack**2
+    return sqrt(running / slack * kept) * (slope_s + prompt_s)
 
 
 def _together_s(clients: float, limit: int, prefill_s: float) -> float:
