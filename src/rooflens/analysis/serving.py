@@ -7,9 +7,9 @@ requests a second that meet every limit. All seconds are likely (mid) figures.
 Model of one replica: N sequences decode in steps of t(N). Every request also brings a prefill, of which
 ``mix`` parts of its time alone are added to the steps it shares. With arrivals of rate r and O tokens a
 request, Little's law gives N = r O TPOT with TPOT = t(N) + N c / O, c = mix x prefill time. The rate that a
-concurrency N carries is therefore N / (O t(N) + N c). Requests that arrive at random meet N others in the mean,
-so their steps are those of N + 1; of a fixed number of clients each is one of the N. The formulas are checked
-against an engine simulated step by step (tests).
+concurrency N carries is therefore N / (O t(N) + N c). Requests that arrive at random meet N others in the
+mean, so their steps are those of N + 1; of a fixed number of clients each is one of the N. The formulas are
+checked against an engine simulated step by step (tests).
 """
 
 from __future__ import annotations
