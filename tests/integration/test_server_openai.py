@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -374,3 +375,34 @@ def test_the_command_line_serves(tmp_path: Path) -> None:
             assert client.completions.create(model="tiny", prompt="x", max_tokens=2).choices
         finally:
             process.terminate()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_caller_who_left_before_the_first_byte_costs_nothing(served: Served, stream: bool) -> None:
+    """The connection as the application meets it: the whole request, and then nobody there."""
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 2000, "stream": stream, "ignore_eos": True}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
+    }
+    answers: list[dict[str, Any]] = []
+
+    async def call() -> None:
+        messages = iter([{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}])
+
+        async def receive() -> dict[str, Any]:
+            return next(messages, {"type": "http.disconnect"})
+
+        async def send(message: dict[str, Any]) -> None:
+            answers.append(message)
+            await asyncio.sleep(0.05)  # the headers are still on their way when the caller leaves
+
+        await served.app(scope, receive, send)
+
+    asyncio.run_coroutine_threadsafe(call(), served.server.servers[0].get_loop()).result(timeout=60)
+    assert answers[0]["status"] == (200 if stream else 499)
+    until(lambda: served.status.running == served.status.waiting == 0, within_s=5)
+    assert served.status.kv_blocks_used == 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 
 from rooflens import __version__
 from rooflens.errors import InputError
@@ -25,7 +25,7 @@ from rooflens.server.errors import ModelNotFoundError, install_handlers
 from rooflens.server.guard import Guard
 from rooflens.server.metrics import ServerMetrics
 from rooflens.server.protocol import ChatRequest, CompletionRequest
-from rooflens.server.replies import Submitted, event_stream, gone, whole_reply
+from rooflens.server.replies import EventResponse, Submitted, gone, whole_reply
 
 #: How long accepted requests may take to end when the server stops.
 DRAIN_S = 30.0
@@ -85,10 +85,7 @@ class _Service:
         reply = Reply(self.settings.name, chat, self.tokenizer, params)
         submitted = Submitted(self.engine, prompts, params)
         if stream:
-            events = event_stream(submitted, reply, usage=usage)
-            return StreamingResponse(
-                events, media_type="text/event-stream", headers={"cache-control": "no-cache"}
-            )
+            return EventResponse(submitted, reply, usage=usage)
         document = await whole_reply(request, submitted, reply)
         return gone() if document is None else JSONResponse(document)
 

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from rooflens.runtime.engine.async_engine import AsyncEngine, EngineStopped, RequestStream
 from rooflens.runtime.engine.engine import Prompt
@@ -78,6 +80,25 @@ async def whole_reply(request: Request, submitted: Submitted, reply: Reply) -> d
         return await _unless_gone(request, gather())
     finally:
         submitted.cancel()
+
+
+class EventResponse(StreamingResponse):
+    """The reply as it comes; a caller who leaves before the first event ends its requests too."""
+
+    def __init__(self, submitted: Submitted, reply: Reply, *, usage: bool) -> None:
+        super().__init__(
+            event_stream(submitted, reply, usage=usage),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-cache"},
+        )
+        self._submitted = submitted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ``StreamingResponse``. A generator that was never begun has no ``finally`` to run."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._submitted.cancel()
 
 
 async def event_stream(submitted: Submitted, reply: Reply, *, usage: bool) -> AsyncIterator[bytes]:
