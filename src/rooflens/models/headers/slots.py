@@ -37,6 +37,8 @@ class Slot:
     shape: [out, in] of a matrix, as stored; of one of the ``copies``.
     owned: False for the matrix of a tied head, which the token table holds.
     dtype: the element type that the family insists on, None for the model's own.
+    groups: of the copies, how many are rows of one tensor or one tensor a head (norms).
+    flat: whether the tensor that stacks all experts has two axes instead of three.
     """
 
     layer: int | None
@@ -52,6 +54,8 @@ class Slot:
     transposed: bool = False
     owned: bool = True
     dtype: str | None = None
+    groups: int = 1
+    flat: bool = False
 
     @property
     def elements(self) -> int:
@@ -126,6 +130,7 @@ def _linear_slots(
             copies=copies,
             complete=linear.bare or (stacked and "{e}" not in part.source),
             transposed=linear.transposed,
+            flat=part.layout == "flat",
         )
         yield matrix
         if linear.bias:
@@ -135,8 +140,17 @@ def _linear_slots(
 def _norm_slots(norm: Norm, *, path: str, layer: int | None, prefix: str, copies: int = 1) -> Iterator[Slot]:
     if norm.borrowed:
         return
-    copies *= norm.groups
-    for kind, held in (("weight", norm.affine), ("bias", norm.bias)):
-        if held:
-            source = prefix + norm.source
-            yield Slot(layer, path, kind, "norms", source, (norm.size,), copies=copies)  # type: ignore[arg-type]
+    weight = Slot(
+        layer,
+        path,
+        "weight",
+        "norms",
+        prefix + norm.source,
+        (norm.size,),
+        copies=copies * norm.groups,
+        groups=norm.groups,
+    )
+    if norm.affine:
+        yield weight
+    if norm.bias:
+        yield replace(weight, kind="bias")
