@@ -25,9 +25,12 @@ export function table(caption, heads, rows, numeric = true) {
     h("tbody", {}, rows.map((row) => h("tr", { class: row.class ?? "" }, row.map((cell, index) => (index === 0 ? h("th", { scope: "row" }, cell) : h("td", { "data-head": typeof heads[index] === "string" ? heads[index] : null }, cell)))))));
 }
 
+/** What a table that scrolls by itself is called: not as its card, which is a landmark of its own. */
+export const tableName = (say, title) => `${title}: ${say("page.compare.table")}`;
+
 /** The data of a chart as a table that opens below it. */
 export function asTable(say, caption) {
-  const body = h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: caption });
+  const body = h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: tableName(say, caption) });
   const details = h("details", { class: "as-table" }, h("summary", {}, say("page.as_table")), body);
   let make = null;
   details.addEventListener("toggle", () => details.open && make && show(body, make()));
@@ -204,7 +207,7 @@ export function sweepCard(say, axisChoice) {
 }
 
 export function boundsCard(say) {
-  const body = h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: say("page.bounds") });
+  const body = h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: tableName(say, say("page.bounds")) });
   const roof = h("p", { class: "quiet" });
   const node = card("bounds", say("page.bounds"), null, roof, body);
   function update({ plan }) {
@@ -232,7 +235,7 @@ export function boundsCard(say) {
     ];
     if (plan.ridge_batch) rows.push([say("ridge_batch"), "", figure("ridge_batch", threeDigits(plan.ridge_batch), say), say("evidence.bound")]);
     rows[1].class = "key";
-    show(body, table(say("page.bounds"), ["", say("prefill"), say("decode"), say("evidence")], rows));
+    show(body, table(say("page.bounds"), [h("span", { class: "hidden" }, say("memory.item")), say("prefill"), say("decode"), say("evidence")], rows));
   }
   return { node, update };
 }
@@ -258,7 +261,7 @@ export function adviceCard(say) {
       h("span", {}, one.name, one.change ? h("small", {}, one.change) : null), gain(one.index, "decode", one.decode_gain), gain(one.index, "prefill", one.prefill_gain), saved(one.index, one.memory_saved_bytes), h("span", { class: "why" }, one.reason),
     ]);
     show(body,
-      gaining.length ? h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: say("page.advice") },
+      gaining.length ? h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: tableName(say, say("page.advice")) },
         table(say("page.advice"), [say("page.advice.technique"), say("decode"), say("page.advice.first"), say("page.advice.saves"), say("page.advice.why")], rows)) : null,
       rest.length ? h("details", {}, h("summary", {}, say("page.advice.nothing", { count: rest.length })), h("ul", { class: "plain" }, rest.map((one) => h("li", {}, h("strong", {}, one.name), ` ${one.reason}`)))) : null);
   }

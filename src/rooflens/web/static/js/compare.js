@@ -1,7 +1,7 @@
 // The compare tab: the planner's model and load on several devices and weight formats.
 
 import { ask, askCsv, latest, Refusal } from "./api.js";
-import { card, commandCard, errorBox, table } from "./cards.js";
+import { card, commandCard, errorBox, table, tableName } from "./cards.js";
 import { compareChart } from "./chart-compare.js";
 import { chips, combobox } from "./controls.js";
 import { h, show } from "./dom.js";
@@ -14,7 +14,7 @@ import { formatBytes, formatSeconds, formatWhole, threeDigits } from "./units.js
 export function compare({ catalogue, say, changed, redrawn }) {
   const error = errorBox(say);
   const box = h("div", { class: "chart-box" });
-  const body = h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: say("page.compare") });
+  const body = h("div", { class: "scroll", tabIndex: 0, role: "region", ariaLabel: tableName(say, say("page.compare")) });
   const best = h("p", { class: "headline", role: "status" });
   const refused = h("ul", { class: "plain refused-list" });
   const load = h("p", { class: "facts" });
