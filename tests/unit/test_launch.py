@@ -34,8 +34,11 @@ def test_other_engines() -> None:
     own = Launch("rooflens", "owner/model", None, None, Layout(), 2, 2048, 4, 512)
     first, second = command_lines([own])
     assert first.startswith("rooflens serve owner/model --max-model-len 2048")
-    assert first.endswith("--port 8000")
-    assert second.endswith("--port 8001")
+    assert first.endswith("--port 8001")
+    assert second.endswith("--port 8002")
+    one, two = command_lines([replace(own, visible="CUDA_VISIBLE_DEVICES", layout=Layout(2))])
+    assert one.startswith("CUDA_VISIBLE_DEVICES=0,1 rooflens serve")
+    assert two.startswith("CUDA_VISIBLE_DEVICES=2,3 rooflens serve")
     awq = Launch("vllm", "owner/model", "awq", None, Layout(), 1, 2048, 4, 512)
     # A format that vLLM cannot make by itself needs a checkpoint of its own.
     assert command_lines([awq])[0].startswith("vllm serve owner/model-AWQ --max-model-len")
@@ -61,7 +64,11 @@ def test_pools_are_a_line_an_instance_and_one_that_joins_them() -> None:
     *servers, router = command_lines(pools)
     assert len(servers) == 3
     assert all("NixlConnector" in line for line in servers)
-    assert "--prefill HOST:8001 HOST:8002 --decode HOST:8003" in router
+    assert [line.split()[0] for line in servers] == [
+        f"VLLM_NIXL_SIDE_CHANNEL_PORT={port}" for port in (5600, 5601, 5602)
+    ]
+    assert "--prefiller-hosts HOST HOST --prefiller-ports 8001 8002" in router
+    assert "--decoder-hosts HOST --decoder-ports 8003" in router
     *servers, router = command_lines([replace(one, engine="sglang") for one in pools])
     assert [line.count("--disaggregation-mode prefill") for line in servers] == [1, 1, 0]
     assert "--pd-disaggregation" in router

@@ -17,7 +17,8 @@ _CACHES = {
     "llama.cpp": {"q8_0": "q8_0", "fp16": "f16"},
 }
 _FIRST_PORT = 8000
-_VLLM_PROXY = "examples/disaggregated/disaggregated_serving/disagg_proxy_demo.py"
+_SIDE_PORT = 5600
+_VLLM_PROXY = "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
 """In vLLM's repository."""
 
 
@@ -25,7 +26,8 @@ _VLLM_PROXY = "examples/disaggregated/disaggregated_serving/disagg_proxy_demo.py
 class Launch:
     """What a start-up line says: ``weights`` None is the checkpoint's own format, lengths in tokens.
 
-    ``role`` is serve, prefill or decode; ``replicas`` instances of ``layout``.
+    ``role`` is serve, prefill or decode; ``replicas`` instances of ``layout`` on ``device``. ``visible`` is
+    the variable that says which devices of a machine a process sees.
     """
 
     engine: str
@@ -39,6 +41,8 @@ class Launch:
     budget: int
     devices_per_node: int = DEVICES_PER_NODE
     role: str = "serve"
+    device: str = ""
+    visible: str | None = None
 
 
 def command_lines(launches: Sequence[Launch]) -> tuple[str, ...]:
@@ -48,29 +52,44 @@ def command_lines(launches: Sequence[Launch]) -> tuple[str, ...]:
     each, with a port of its own. Prefill and decode pools end with the line of what joins them. A format that
     the engine cannot make by itself needs a checkpoint in it, which the line's model name says.
     """
-    if len(launches) == 1:
-        return _alone(launches[0])
+    first = launches[0]
+    by_itself = (
+        first.engine in ("vllm", "sglang")
+        and not shares_experts(first.layout)
+        and first.replicas * first.layout.devices <= first.devices_per_node
+    )
+    if len(launches) == 1 and (first.replicas == 1 or by_itself):
+        return (shlex.join(_words(first, None)),)
     lines: list[str] = []
-    ports: dict[str, list[int]] = {"prefill": [], "decode": []}
+    ports: dict[str, list[int]] = {}
     port = _FIRST_PORT
+    used = 0
+    alone = _share_a_node(launches)
     for launch in launches:
         for _ in range(launch.replicas):
             port += 1
-            ports[launch.role].append(port)
-            lines.append(shlex.join(_words(replace(launch, replicas=1), port)))
-    return (*lines, shlex.join(_router(launches[0], ports)))
+            ports.setdefault(launch.role, []).append(port)
+            words = _words(replace(launch, replicas=1), port)
+            lines.append(" ".join([*_environment(launch, len(lines), used, alone), shlex.join(words)]))
+            used += launch.layout.devices
+    return (*lines, shlex.join(_router(first, ports))) if len(launches) > 1 else tuple(lines)
 
 
-def _alone(launch: Launch) -> tuple[str, ...]:
-    by_itself = (
-        launch.engine in ("vllm", "sglang")
-        and not shares_experts(launch.layout)
-        and launch.replicas * launch.layout.devices <= launch.devices_per_node
-    )
-    if launch.replicas == 1 or by_itself:
-        return (shlex.join(_words(launch, None)),)
-    one = replace(launch, replicas=1)
-    return tuple(shlex.join(_words(one, _FIRST_PORT + index)) for index in range(launch.replicas))
+def _share_a_node(launches: Sequence[Launch]) -> bool:
+    """Whether all instances are on devices of one machine."""
+    devices = sum(launch.replicas * launch.layout.devices for launch in launches)
+    return len({launch.device for launch in launches}) == 1 and devices <= launches[0].devices_per_node
+
+
+def _environment(launch: Launch, number: int, used: int, shared: bool) -> list[str]:
+    """What an instance beside others must be told: its devices, and a port of its own for cache transfers."""
+    told = []
+    if shared and launch.visible is not None:
+        devices = ",".join(str(used + index) for index in range(launch.layout.devices))
+        told.append(f"{launch.visible}={devices}")
+    if launch.engine == "vllm" and launch.role != "serve":
+        told.append(f"VLLM_NIXL_SIDE_CHANNEL_PORT={_SIDE_PORT + number}")
+    return told
 
 
 def _words(launch: Launch, port: int | None) -> list[str]:
@@ -157,9 +176,10 @@ def _router(launch: Launch, ports: dict[str, list[int]]) -> list[str]:
         for role in ("prefill", "decode"):
             words += [word for port in ports[role] for word in (f"--{role}", f"http://HOST:{port}")]
         return [*words, "--port", str(_FIRST_PORT)]
-    words = ["python", _VLLM_PROXY, "--model", launch.model]
-    for role in ("prefill", "decode"):
-        words += [f"--{role}", *(f"HOST:{port}" for port in ports[role])]
+    words = ["python", _VLLM_PROXY]
+    for role, name in (("prefill", "prefiller"), ("decode", "decoder")):
+        words += [f"--{name}-hosts", *("HOST" for _ in ports[role])]
+        words += [f"--{name}-ports", *(str(port) for port in ports[role])]
     return [*words, "--port", str(_FIRST_PORT)]
 
 

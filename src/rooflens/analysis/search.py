@@ -33,6 +33,7 @@ from rooflens.hardware.device import Device
 
 _AS_GOOD = 1.02
 _ALIKE = 6  # options of the same devices that are shown though others beat them
+_VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 SPLITTING = ("vllm", "sglang")
 """Engines that can run prefills and decodes in pools of their own."""
 
@@ -172,8 +173,10 @@ def _option(
             budget=int(block.budgets[at[0]]),
             devices_per_node=base.network.devices_per_node,
             role=pool.role,
+            device=pool.device,
+            visible=_VISIBLE.get((device.vendor or "").lower()),
         )
-        for pool in pools
+        for pool, device in zip(pools, devices, strict=True)
     )
     return Option(
         pools=pools,
