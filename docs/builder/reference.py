@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 import rooflens
+from docs.builder.reference_source import runtime_reference
 
 # Module -> what of it is public beyond ``rooflens`` itself: results, and the parts of them.
 _RESULTS = {
@@ -51,7 +52,7 @@ def python_reference() -> str:
     pieces.append("## Results\n")
     for module, names in _RESULTS.items():
         pieces += [_class(getattr(import_module(module), name)) for name in names]
-    return "\n".join(pieces)
+    return "\n".join([*pieces, runtime_reference()])
 
 
 def _function(name: str, function: Any) -> str:

@@ -15,6 +15,7 @@ ROOT = DOCS.parent
 LEARN = (
     "pyramid", "roofline", "phases", "memory", "batching", "quantisation", "spec-sheets", "utilisation",
 )  # fmt: skip
+WORDS = "words"
 HOW_TO = (
     "choose", "fit", "faster", "search", "serve", "read-logs", "probe", "run", "lost-bandwidth",
     "calibrate",
@@ -27,7 +28,7 @@ Nav = list[Any]
 def english_nav() -> Nav:
     """Section titles with their pages; a page's own heading is its title."""
     listed = {
-        "Learn": ["learn/index.md", *(f"learn/{name}.md" for name in LEARN)],
+        "Learn": ["learn/index.md", *(f"learn/{name}.md" for name in (*LEARN, WORDS))],
         "How to": ["how-to/index.md", *(f"how-to/{name}.md" for name in HOW_TO)],
         "Derivations": ["derivations.md", "serving.md", "probe.md"],
         "Accuracy": ["accuracy.md", "engine-ledgers.md", "benchmarks.md"],
@@ -42,15 +43,8 @@ def english_nav() -> Nav:
 
 def chinese_nav() -> Nav:
     """The pages that are translated."""
-    return [
-        {"开始": "index.md"},
-        {
-            "学习": [
-                "learn/index.md",
-                *(f"learn/{name}.md" for name in LEARN if _exists(f"zh/learn/{name}.md")),
-            ]
-        },
-    ]
+    chapters = [f"learn/{name}.md" for name in (*LEARN, WORDS)]
+    return [{"开始": "index.md"}, {"学习": ["learn/index.md", *chapters]}]
 
 
 def _exists(page: str) -> bool:

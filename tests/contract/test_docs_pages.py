@@ -76,7 +76,7 @@ def test_no_result_is_typed_into_a_sentence(chapter: str) -> None:
         assert not TYPED.search(without), line
 
 
-@pytest.mark.parametrize("page", ["index.md", "learn/index.md", *CHAPTERS])
+@pytest.mark.parametrize("page", ["index.md", "learn/index.md", "learn/words.md", *CHAPTERS])
 def test_both_languages_have_the_same_structure(page: str) -> None:
     english, chinese = source(page), source(f"zh/{page}")
     for pattern in (r"^#+(?= )", r"^\?\?\? question", r"^- ", r"^\d\. ", r"^\|", r"^\$\$"):
