@@ -64,7 +64,8 @@ def built_page(edition: Edition, name: str, docs: Path, *, dark: bool = True) ->
     figures = Figures(docs, name, edition.language, dark)
     names = {**figures.names(), "drawings": drawings}
     source = edition.source / name
-    page = Page(str(source.relative_to(ROOT)), edition.language, names)
+    computed = "/" in name or name == "index.md"
+    page = Page(str(source.relative_to(ROOT)), edition.language, names, runs=computed)
     return page.built(source.read_text(encoding="utf-8"))
 
 

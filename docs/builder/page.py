@@ -30,11 +30,15 @@ _COLUMNS = 84  # of what commands print
 
 @dataclass
 class Page:
-    """A page being built: where it comes from, its language, and the names its code has made."""
+    """A page being built: where it comes from, its language, and the names its code has made.
+
+    Where it does not ``run``, Python and braces are left as they stand; commands are still checked.
+    """
 
     name: str
     language: str
     extra: Mapping[str, Any] = field(default_factory=dict)
+    runs: bool = True
     namespace: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +64,8 @@ class Page:
         def block(match: re.Match[str]) -> str:
             return indented(value(match), match["indent"])
 
-        text = with_formulas(VALUE.sub(value, _ALONE.sub(block, part.text)))
+        text = VALUE.sub(value, _ALONE.sub(block, part.text)) if self.runs else part.text
+        text = with_formulas(text)
         return _BROKEN.sub("", text) if self.language == "zh" else text
 
     def _value(self, code: str, line: int) -> str:
@@ -84,7 +89,7 @@ class Page:
         kind = part.words[0] if part.words else SHOWN
         if kind not in (SHOWN, HIDDEN, CHECK, STATIC):
             raise BuildError(f"{self.name}:{part.line}: '{kind}' is no kind of Python block")
-        if kind == STATIC:
+        if kind == STATIC or not self.runs:
             self._run(lambda: ast.parse(part.body), part.line)
             return part.markdown()
         printed = self._printed(part)

@@ -139,6 +139,13 @@ def test_a_page_that_cannot_be_built_says_where(text: str, why: str) -> None:
         Page("page.md", "en").built(text)
 
 
+def test_a_page_that_does_not_run_is_left_as_it_stands() -> None:
+    text = "Braces {{ here }}.\n\n```python\n1 / 0\n```\n"
+    assert Page("page.md", "en", runs=False).built(text) == text
+    with pytest.raises(BuildError, match="--devise"):
+        Page("page.md", "en", runs=False).built("```console\n$ rooflens plan llama-2-7b --devise t4\n```\n")
+
+
 def test_a_page_is_its_text_with_values_output_and_formulas() -> None:
     text = (
         "A page.\n\n```python hidden\nx = 13.5e9\n```\n\n```python\nprint('out')\n```\n\n"
