@@ -32,7 +32,7 @@ def english_nav() -> Nav:
         "How to": ["how-to/index.md", *(f"how-to/{name}.md" for name in HOW_TO)],
         "Derivations": ["derivations.md", "serving.md", "probe.md"],
         "Accuracy": ["accuracy.md", "engine-ledgers.md", "benchmarks.md"],
-        "Reference": ["reference/python.md", "cli.md", "runtime.md", "parallel.md"],
+        "Reference": ["reference/python.md", "cli.md", "web.md", "runtime.md", "parallel.md"],
     }
     known = {page for pages in listed.values() for page in pages}
     extra = sorted(page.name for page in DOCS.glob("*.md") if page.name not in known | {"index.md"})
