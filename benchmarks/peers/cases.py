@@ -12,11 +12,11 @@ from rooflens.models.spec import ModelSpec
 CASES = (
     Case("prefill", 512),
     Case("decode", 64),
-    Case("prefill", 2048),
+    Case("prefill", 2048, every=2),
     Case("decode", 2000),
-    Case("decode", 64, batch=4),
-    Case("decode", 64, batch=8),
-    Case("decode", 64, batch=32, tokens=8),
+    Case("decode", 64, batch=4, every=2),
+    Case("decode", 64, batch=8, every=2),
+    Case("decode", 64, batch=32, tokens=8, every=3),
 )
 QUICK_CASES = (Case("prefill", 512), Case("decode", 64))
 LARGEST_BATCH = max(case.batch for case in CASES)

@@ -17,7 +17,7 @@ from rooflens.report.charts.theme import BLUE, GREY, LIGHT, ORANGE, finish, requ
 #: The cases of the picture: the table has all.
 SHOWN = ("decode_64_b1", "decode_2000_b1", "decode_64_b8", "prefill_2048")
 _WIDTH, _BAR_HEIGHT = 190, 20
-_ROOM = 1.45
+_ROOM = 1.6
 """The axis ends this far beyond the longest bar, so that figures stand beside the bars."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.peers.cases import tokens_per_s
-from benchmarks.peers.engines import ENGINES, OURS
+from benchmarks.peers.engines import ENGINES, FORMATS, OURS
 from benchmarks.peers.protocol import Case
 from rooflens.measure.statistics import Summary, median, summarize
 
@@ -35,7 +35,8 @@ def rows(document: Mapping[str, Any], cases: Sequence[Case]) -> list[Row]:
     """All figures of a document, by weights, case and engine in the order of the comparison."""
     made = []
     order = [engine.name for engine in ENGINES]
-    formats = dict.fromkeys(sample["weights"] for sample in document["samples"])
+    found = {sample["weights"] for sample in document["samples"]}
+    formats = [weights for weights in (*FORMATS, "stored") if weights in found]
     for weights in formats:
         for case in cases:
             here = [s for s in document["samples"] if (s["weights"], s["case"]) == (weights, case.name)]

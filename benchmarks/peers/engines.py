@@ -41,8 +41,8 @@ class Engine:
 
 _OURS = {
     "bf16": Form("directory", "bf16"),
-    "int8": Form("directory", "int8", held="int8"),
-    "int4": Form("directory", "int4, group 32, 8-bit head", held="int4"),
+    "int8": Form("directory", "int8, groups of 32", held="int8"),
+    "int4": Form("directory", "int4, groups of 32, 8-bit head", held="int4"),
 }
 
 ENGINES = (
@@ -72,7 +72,7 @@ ENGINES = (
         {
             "bf16": Form("openvino-bf16", "bf16"),
             "int8": Form("openvino-int8", "int8, per channel"),
-            "int4": Form("openvino-int4", "int4, group 32, 8-bit head"),
+            "int4": Form("openvino-int4", "int4, groups of 32, 8-bit head"),
         },
     ),
     Engine(

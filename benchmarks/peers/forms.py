@@ -68,9 +68,9 @@ class Forms:
 
     def _openvino(self, weights: str) -> Path:
         arguments = {
-            "bf16": ["--weight-weights", "bf16"],
-            "int8": ["--weight-weights", "int8"],
-            "int4": ["--weight-weights", "int4", "--group-size", _GROUP, "--ratio", "1.0"],
+            "bf16": [],  # as the directory has them
+            "int8": ["--weight-format", "int8"],
+            "int4": ["--weight-format", "int4", "--group-size", _GROUP, "--ratio", "1.0"],
         }[weights]
         source = self._directory()
         command = ["-m", "optimum.commands.optimum_cli", "export", "openvino"]
@@ -83,9 +83,7 @@ class Forms:
 
     def _onnx(self, weights: str) -> Path:
         source = self._directory()
-        options = [f"int4_block_size={_GROUP}", "int4_accuracy_level=4"]
-        if weights == "int8":
-            options.append("int4_algo_config=rtn_last")
+        options = [f"block_size={_GROUP}", "accuracy_level=4"]  # 4: activations in int8
         return self._make(
             self._target(f"onnx-{weights}"),
             "onnxruntime-genai",

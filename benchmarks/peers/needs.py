@@ -11,32 +11,22 @@ from benchmarks.peers.protocol import Case
 from rooflens.models.read import read_model
 from rooflens.models.spec import ModelSpec
 
-_FP32_BYTES = 4
-
 
 def needs_of(
-    path: Path, made_by: str, plain: ModelSpec, cases: Sequence[Case], *, kv_dtype: str
+    path: Path, plain: ModelSpec, cases: Sequence[Case], *, kv_dtype: str, held_bytes: float | None
 ) -> dict[str, dict[str, float]]:
-    """By case: from the file that Rooflens reads itself, else with the weights that the engine's file holds.
+    """By case: from the file that Rooflens reads itself, else with ``held_bytes`` of weights.
 
-    ``plain`` is the model as written first, in bf16.
+    ``plain`` is the model as written first, in bf16. ``held_bytes``: what the engine's own files hold of the
+    weights that every token reads.
     """
-    if made_by in ("directory", "stored") or made_by.startswith("gguf"):
+    if held_bytes is None:
         spec = read_model(path)
         return {case.name: asdict(need(spec, case, kv_dtype=kv_dtype)) for case in cases}
-    held, stated = held_bytes(path, plain), need(plain, Case("decode", 0, tokens=0), kv_dtype=kv_dtype)
+    stated = need(plain, Case("decode", 0, tokens=0), kv_dtype=kv_dtype)
     made = {}
     for case in cases:
         own = need(plain, case, kv_dtype=kv_dtype)
         # Only the weights differ: what the plan counts for them in bf16 goes, what is held comes.
-        made[case.name] = asdict(replace(own, read_bytes=own.read_bytes - stated.read_bytes + held))
+        made[case.name] = asdict(replace(own, read_bytes=own.read_bytes - stated.read_bytes + held_bytes))
     return made
-
-
-def held_bytes(path: Path, plain: ModelSpec) -> float:
-    """Weights that one token reads in an engine's own files: all but a table that is only looked up."""
-    if (weights := path / "openvino_model.bin").exists():
-        return float(weights.stat().st_size)
-    weights = path / "model.onnx.data"
-    # The builder keeps the lookup table in fp32 beside the quantised head.
-    return float(weights.stat().st_size - plain.vocab_size * plain.hidden_size * _FP32_BYTES)

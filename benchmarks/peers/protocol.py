@@ -26,13 +26,14 @@ class Case:
     """One thing that is measured: ``kind`` is decode or prefill.
 
     decode: ``tokens`` steps of ``batch`` sequences that hold ``context`` tokens each. prefill: one prompt of
-    ``context`` tokens.
+    ``context`` tokens. ``every``: long cases are measured in every second or third round alone.
     """
 
     kind: str
     context: int
     batch: int = 1
     tokens: int = 16
+    every: int = 1
 
     @property
     def name(self) -> str:

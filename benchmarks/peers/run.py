@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from rooflens.runtime.discover import find_packaged
 Tell = Callable[[str], None]
 
 STORED = "stored"
+TURN_S = 1.0
+"""After a lock is given back, others get this long to take it."""
 #: Formats whose prefill is held against another matrix rate than bf16's.
 _GEMM_DTYPES = {"int8": "int8"}
 
@@ -107,13 +110,20 @@ def _entrants(
         try:
             if weights == STORED:
                 if engine.stored:
-                    entrants.append(Entrant(engine, Form(STORED, source.stem), source))
+                    entrants.append(Entrant(engine, _as_stored(engine, source), source))
             elif (form := engine.forms.get(weights)) is not None:
                 entrants.append(Entrant(engine, form, forms.path(form.made_by)))
         except InstallError as error:
             tell(f"{engine.name} {weights}: {error}")
             results.leave_out(engine.name, weights, str(error))
     return entrants
+
+
+def _as_stored(engine: Engine, source: Path) -> Form:
+    """A GGUF file as an engine takes it: Rooflens's torch path alone expands it to bf16."""
+    if engine.variant == "cpu":
+        return Form(STORED, f"{source.stem}, expanded to bf16")
+    return Form(STORED, source.stem, held=STORED if engine.variant else "")
 
 
 def _reference(
@@ -200,7 +210,11 @@ def _load(
     facts = worker.load(setup)
     if "needs" not in facts:
         facts["needs"] = needs_of(
-            entrant.path, form.made_by, plain, options.cases, kv_dtype=facts["kv_dtype"]
+            entrant.path,
+            plain,
+            options.cases,
+            kv_dtype=facts["kv_dtype"],
+            held_bytes=facts.get("held_bytes"),
         )
     verdict = checks.check(worker, reference, plain.vocab_size, weights, options.home / "logits")
     return {**facts, "label": form.label, "check": verdict.to_dict()}
@@ -237,7 +251,7 @@ def _measure(
     )
     given_up: set[tuple[str, str]] = set()
     while (number := results.rounds(weights)) < options.rounds:
-        for case in options.cases:
+        for case in (case for case in options.cases if number % case.every == 0):
             tell(f"{weights} round {number + 1} of {options.rounds}: {case.name}")
             with alone(options.lock):
                 run_case(
@@ -265,3 +279,4 @@ def alone(lock: Path | None) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(TURN_S)

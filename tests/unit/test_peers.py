@@ -249,8 +249,7 @@ def test_needs_follow_the_plan_and_the_weights_held(tmp_path: Path) -> None:
     # Two bytes a weight, the embedding's table read as the head; 24 layers x 2 heads x 64 x K and V.
     cache = 64 * 24 * 2 * 2 * 64 * 2
     assert plain.read_bytes == pytest.approx(494_032_768 * 2 + cache, rel=1e-3)
-    (tmp_path / "openvino_model.bin").write_bytes(bytes(1000))
-    own = needs_of(tmp_path, "openvino-int8", spec, [case], kv_dtype="int8")
+    own = needs_of(tmp_path, spec, [case], kv_dtype="int8", held_bytes=1000)
     assert own[case.name]["read_bytes"] == pytest.approx(1000 + cache / 2, rel=0.2)
     assert tokens_per_s(Case("decode", 64, batch=8), 0.1) == 80
     assert tokens_per_s(Case("prefill", 512), 0.5) == 1024

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime_genai as og
 
 from benchmarks.peers.protocol import LONGEST_TOKENS, Case, Setup, prompt, serve
@@ -28,7 +30,11 @@ class OnnxRuntime:
         text = (Path(setup.path) / "genai_config.json").read_text(encoding="utf-8")
         self.vocabulary = int(json.loads(text)["model"]["vocab_size"])
         self.generators: dict[str, Any] = {}
-        return {"versions": {"onnxruntime-genai": og.__version__}, "kv_dtype": "fp32"}
+        return {
+            "versions": {"onnxruntime-genai": og.__version__},
+            "kv_dtype": "fp32",
+            "held_bytes": held_bytes(Path(setup.path) / "model.onnx"),
+        }
 
     def _generator(self, *, batch: int, tokens: int) -> Any:
         parameters = og.GeneratorParams(self.model)
@@ -58,10 +64,9 @@ class OnnxRuntime:
         if case.kind == "prefill":
             return
         kept = self.generators.get(case.name)
-        if kept is not None:
+        if kept is not None and case.batch == 1:  # several sequences cannot be rewound
             kept.rewind_to(case.context)
-            rows = [[7]] * case.batch
-            kept.append_tokens(np.array(rows, dtype=np.int32))
+            kept.append_tokens(np.array([[7]], dtype=np.int32))
             return
         rows = [prompt(case.context, vocabulary=self.vocabulary, seed=row) for row in range(case.batch)]
         size = LONGEST_TOKENS if case.batch == 1 else BATCHED_TOKENS
@@ -82,6 +87,17 @@ class OnnxRuntime:
         for _ in range(case.tokens):
             generator.generate_next_token()
         return (time.perf_counter() - started) / case.tokens
+
+
+def held_bytes(path: Path) -> int:
+    """Bytes of the weights that every token reads: all but tables that are only looked up."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    tables = {node.input[0] for node in graph.node if node.op_type == "Gather"}
+    return sum(
+        math.prod(weight.dims) * onnx.helper.tensor_dtype_to_np_dtype(weight.data_type).itemsize
+        for weight in graph.initializer
+        if weight.name not in tables
+    )
 
 
 if __name__ == "__main__":

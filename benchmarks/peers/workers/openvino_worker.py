@@ -42,6 +42,8 @@ class OpenVino(SteppingEngine):
                 "openvino-genai": openvino_genai.__version__,
             },
             "kv_dtype": "int8",
+            # The lookup and the head share one table.
+            "held_bytes": (Path(setup.path) / "openvino_model.bin").stat().st_size,
         }
 
     def add(self, tokens: Sequence[int], count: int) -> int:
