@@ -15,8 +15,11 @@ from rooflens.runtime.engine.engine import Engine  # noqa: E402
 from rooflens.runtime.engine.records import RequestRecord, StepRecord  # noqa: E402
 from rooflens.runtime.engine.settings import EngineSettings  # noqa: E402
 from rooflens.runtime.engine.speculative import DraftModel, PromptLookup  # noqa: E402
+from rooflens.runtime.native.library import available  # noqa: E402
 from rooflens.runtime.sampling import SamplingParams  # noqa: E402
 
+NOT_NATIVE = available()
+needs_native = pytest.mark.skipif(NOT_NATIVE is not None, reason=NOT_NATIVE or "")
 TINY = {
     "model_type": "llama",
     "vocab_size": 128,
@@ -31,9 +34,13 @@ TINY = {
 WINDOWED = TINY | {"model_type": "mistral", "sliding_window": 24}
 
 
-def backend_for(config: dict[str, object], *, kv_tokens: int, seed: int = 0) -> NativeBackend:
+def backend_for(
+    config: dict[str, object], *, kv_tokens: int, seed: int = 0, kernels: str | None = None
+) -> NativeBackend:
     spec = read_spec(config, name="tiny")
-    return NativeBackend.from_random(spec, device="cpu", dtype="fp32", kv_tokens=kv_tokens, seed=seed)
+    return NativeBackend.from_random(
+        spec, device="cpu", dtype="fp32", kv_tokens=kv_tokens, seed=seed, kernels=kernels
+    )
 
 
 def ids(engine: Engine, prompts: Sequence[Sequence[int]], params: object) -> list[tuple[int, ...]]:
@@ -50,17 +57,18 @@ PARAMS = [
 
 @pytest.mark.parametrize("config", [TINY, WINDOWED], ids=["full", "windowed"])
 @pytest.mark.parametrize("way", ["plain", "lookup", "draft"])
-def test_outputs_equal_the_plain_loop(config: dict[str, object], way: str) -> None:
-    roomy = backend_for(config, kv_tokens=4096)
+@pytest.mark.parametrize("kernels", ["cpu", pytest.param("native", marks=needs_native)])
+def test_outputs_equal_the_plain_loop(config: dict[str, object], way: str, kernels: str) -> None:
+    roomy = backend_for(config, kv_tokens=4096, kernels=kernels)
     expected = [
         roomy.generate([prompt], params)[0].token_ids for prompt, params in zip(PROMPTS, PARAMS, strict=True)
     ]
-    tight = backend_for(config, kv_tokens=16 * 12)
+    tight = backend_for(config, kv_tokens=16 * 12, kernels=kernels)
     engine = Engine(tight, EngineSettings(max_sequences=8, max_batched_tokens=24))
     if way == "lookup":
         engine.proposer = PromptLookup(shortest=1)
     elif way == "draft":
-        engine.proposer = DraftModel(backend_for(config, kv_tokens=2048), target=tight)
+        engine.proposer = DraftModel(backend_for(config, kv_tokens=2048, kernels=kernels), target=tight)
     assert ids(engine, PROMPTS, PARAMS) == expected
     assert engine.status.preemptions > 0
     assert engine.status.prefix_hit_tokens > 0

@@ -40,7 +40,7 @@ def normal(*shape: int, seed: int = 0) -> Any:
 
 
 def linear(library: NativeLibrary, parts: list[Part], columns: int, bias: Any = None) -> NativeLinear:
-    return NativeLinear(library, parts, bias, in_features=columns, threads=2, scratch=Scratch())
+    return NativeLinear(library, parts, bias, in_features=columns, threads=1, scratch=Scratch())
 
 
 def random_blocks(kind: str, rows: int, columns: int) -> Any:
@@ -71,7 +71,7 @@ def test_every_format_multiplies_as_its_dequantised_weights(name: str) -> None:
     for form in (Format.F32, Format.BF16, *STEPS):
         for rows, columns in SHAPES:
             weight, bias = normal(rows, columns), normal(rows, seed=1)
-            packed = linear(library, [pack_rows(library, weight, form, threads=2)], columns, bias)
+            packed = linear(library, [pack_rows(library, weight, form, threads=1)], columns, bias)
             held = packed.rows(torch.arange(rows), torch.float32)
             if form in STEPS:
                 spread = weight.abs().amax() if form is not Format.Q4_1 else weight.amax() - weight.amin()
@@ -93,7 +93,7 @@ def test_every_format_multiplies_as_its_dequantised_weights(name: str) -> None:
 def test_ggml_blocks_are_repacked_without_loss(name: str, kind: str) -> None:
     library, (rows, columns) = load(name), (37, 512)
     raw = random_blocks(kind, rows, columns)
-    part = pack_blocks(library, raw, GGUF_FORMATS[kind], columns=columns, threads=2)
+    part = pack_blocks(library, raw, GGUF_FORMATS[kind], columns=columns, threads=1)
     packed = linear(library, [part], columns)
     reference = expanded(kind, raw)
     held = packed.rows(torch.arange(rows), torch.float32)
@@ -129,7 +129,7 @@ def test_parts_of_several_formats_lie_one_below_the_other() -> None:
 def test_inputs_of_bf16_and_rows_that_are_not_next_to_each_other() -> None:
     library = load()
     weight, wide = normal(33, 64), normal(6, 128, seed=1)
-    packed = linear(library, [pack_rows(library, weight, Format.BF16, threads=2)], 64)
+    packed = linear(library, [pack_rows(library, weight, Format.BF16, threads=1)], 64)
     x = wide[:, :64]
     narrow = packed.apply(x.bfloat16())
     assert narrow.dtype == torch.bfloat16
@@ -141,7 +141,7 @@ def test_inputs_of_bf16_and_rows_that_are_not_next_to_each_other() -> None:
 @needs_library
 def test_threads_do_not_change_a_result() -> None:
     library = load()
-    part = pack_rows(library, normal(130, 96), Format.Q4_1, threads=2)
+    part = pack_rows(library, normal(130, 96), Format.Q4_1, threads=3)
     x = normal(5, 96, seed=1)
     results = [
         NativeLinear(library, [part], None, in_features=96, threads=count, scratch=Scratch()).apply(x)

@@ -17,6 +17,8 @@ from rooflens.runtime.batch import Chunk, StepBatch  # noqa: E402
 from rooflens.runtime.kernels import AttentionSettings, cpu, kernels_for  # noqa: E402
 from rooflens.runtime.kernels.cuda import CudaKernels  # noqa: E402
 from rooflens.runtime.kv_cache import PagedKVCache  # noqa: E402
+from rooflens.runtime.native.build import BuildError  # noqa: E402
+from rooflens.runtime.native.library import load  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -67,17 +69,31 @@ def test_a_packing_that_multiplies_wrong_is_not_used(monkeypatch: pytest.MonkeyP
 
 
 def test_sets_by_name() -> None:
-    assert kernels_for(CPU).name == "cpu"
-    assert kernels_for(CPU, name="eager").name == "eager"
-    with pytest.raises(InputError, match="eager, cpu"):
+    assert [kernels_for(CPU, name=name).name for name in ("eager", "cpu")] == ["eager", "cpu"]
+    with pytest.raises(InputError, match="eager, cpu, native"):
         kernels_for(CPU, name="cuda")
+
+
+def test_without_c_kernels_torch_is_used_and_the_reason_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFLENS_NATIVE", "0")
+    load.cache_clear()
+    try:
+        kernels = kernels_for(CPU)
+        assert kernels.name == "cpu"
+        assert kernels.describe()["native"].startswith("not used: the C kernels are switched off")
+        with pytest.raises(BuildError, match="ROOFLENS_NATIVE"):
+            kernels_for(CPU, name="native")
+    finally:
+        load.cache_clear()
 
 
 def test_int4_needs_groups_and_quantised_weights_a_cpu() -> None:
     with pytest.raises(UnsupportedError, match="groups of 32"):
-        kernels_for(CPU).pack(random(16, 48), None, holding="int4")
+        kernels_for(CPU, name="cpu").pack(random(16, 48), None, holding="int4")
     with pytest.raises(UnsupportedError, match="CPU only"):
         kernels_for(CPU).pack(torch.empty(16, 64, device="meta"), None, holding="int8")
+    with pytest.raises(UnsupportedError, match="only the C kernels"):
+        kernels_for(CPU, name="cpu").pack(random(16, 64), None, holding="int4-symmetric")
 
 
 def test_activations_by_hand() -> None:

@@ -45,11 +45,17 @@ def runtime_options(function: F) -> F:
         ),
         click.option("--device", "-d", metavar="NAME", help="cpu, cuda, cuda:1, mps. [the best there is]"),
         click.option("--dtype", metavar="TYPE", help="fp32, bf16 or fp16. [as stored, where it is fast]"),
-        click.option("--weights", "-w", metavar="FORMAT", help="Hold linears as int8 or int4. [in --dtype]"),
+        click.option(
+            "--weights",
+            "-w",
+            metavar="FORMAT",
+            help="Hold linears as int8, int4, int8-channel, int4-symmetric, or stored: as a GGUF file has "
+            "them. [stored; with --dtype in that]",
+        ),
         click.option("--kv-dtype", metavar="TYPE", help="KV cache: fp32, bf16, fp16 or int8. [--dtype]"),
         whole_option("--kv-tokens", help="Tokens that the KV cache holds, all sequences together."),
         whole_option("--context", help="Longest sequence, prompt and answer. [the model's]"),
-        click.option("--kernels", metavar="NAME", help="eager, cpu or cuda. [the device's]"),
+        click.option("--kernels", metavar="NAME", help="eager, cpu, native or cuda. [the device's]"),
         whole_option("--threads", help="CPU threads. [torch's choice]"),
     ]
     for decorator in reversed(decorators):

@@ -125,8 +125,10 @@ def _floating(
 
 
 def _kernel_sets(device: torch.device) -> list[Kernels]:
-    fastest, plain = kernels_for(device), EagerKernels()
-    return [plain] if type(fastest) is EagerKernels else [fastest, plain]
+    sets = [kernels_for(device)]
+    if device.type == "cpu" and sets[0].name != "cpu":
+        sets.append(kernels_for(device, name="cpu"))
+    return [each for each in sets if type(each) is not EagerKernels] + [EagerKernels()]
 
 
 def _int_mm(device: torch.device) -> LinearKernel:

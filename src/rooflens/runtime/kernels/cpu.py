@@ -78,8 +78,10 @@ class CpuKernels(EagerKernels):
 
     name = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, *, not_native: str | None = None) -> None:
+        """``not_native``: why the C kernels are not used instead, for ``describe``."""
         self._packing: dict[str, str] = {}
+        self._not_native = not_native
 
     def pack(self, weight: Tensor, bias: Tensor | None, *, holding: WeightHolding = "plain") -> PackedLinear:
         """See ``Kernels.pack``."""
@@ -104,8 +106,9 @@ class CpuKernels(EagerKernels):
         prefill = f"multiplies over tiles of {paged_attention.TILE_ROWS} query rows"
         if has_matrix_tiles():
             prefill = f"scaled_dot_product_attention in bf16, else {prefill}"
-        return {
+        told = {
             "linear": "; ".join(sorted(self._packing)) or "nothing packed yet",
             "attention": f"prefill by {prefill}, decode by scaled_dot_product_attention with folded heads",
             "norm": "F.rms_norm",
         }
+        return told if self._not_native is None else {**told, "native": f"not used: {self._not_native}"}

@@ -13,8 +13,9 @@ from rooflens.runtime.kernels.base import Kernels
 def kernels_for(device: torch.device, *, name: str | None = None) -> Kernels:
     """The fastest set that ``device`` has, or the one asked for by ``name``: eager, cpu, native, cuda.
 
-    Raises InputError for a set that the device cannot run, and BuildError for ``native`` where it cannot
-    be compiled.
+    On a CPU that is ``native``, with fp32 weights left to oneDNN, whose prompts are faster; ``cpu`` where
+    the C kernels cannot be had, and then ``describe`` says why. Raises InputError for a set that the device
+    cannot run, and BuildError for ``native`` by name where it cannot be compiled.
     """
     from rooflens.runtime.kernels.cpu import CpuKernels
     from rooflens.runtime.kernels.cuda import CudaKernels
@@ -25,6 +26,8 @@ def kernels_for(device: torch.device, *, name: str | None = None) -> Kernels:
         here |= {"cpu": CpuKernels, "native": _native}
     if device.type == "cuda":
         here["cuda"] = CudaKernels
+    if name is None and device.type == "cpu":
+        return _fastest_on_cpu()
     if name is None:
         name = device.type if device.type in here else "eager"
     if name not in here:
@@ -32,7 +35,17 @@ def kernels_for(device: torch.device, *, name: str | None = None) -> Kernels:
     return here[name]()
 
 
-def _native() -> Kernels:
+def _native(*, fp32: bool = True) -> Kernels:
     from rooflens.runtime.native.kernels import NativeKernels
 
-    return NativeKernels()
+    return NativeKernels(fp32=fp32)
+
+
+def _fastest_on_cpu() -> Kernels:
+    from rooflens.runtime.kernels.cpu import CpuKernels
+    from rooflens.runtime.native.build import BuildError
+
+    try:
+        return _native(fp32=False)
+    except BuildError as error:
+        return CpuKernels(not_native=error.sentence())

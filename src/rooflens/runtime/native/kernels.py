@@ -11,7 +11,7 @@ from torch import Tensor
 from rooflens.runtime.kernels.base import PackedLinear, StoredPart, WeightHolding
 from rooflens.runtime.kernels.cpu import CpuKernels
 from rooflens.runtime.native.formats import GGUF_FORMATS, format_of, takes_columns
-from rooflens.runtime.native.layout import MAX_SEGMENTS
+from rooflens.runtime.native.layout import MAX_SEGMENTS, Format
 from rooflens.runtime.native.library import load, thread_count
 from rooflens.runtime.native.linear import NativeLinear, Part, Scratch, pack_blocks, pack_rows
 from rooflens.runtime.native.step import NativeSteps
@@ -28,9 +28,13 @@ class NativeKernels(CpuKernels):
     name = "native"
     quantises_wide = True
 
-    def __init__(self, *, instructions: str | None = None) -> None:
-        """Raises BuildError where the library cannot be had; ``instructions`` names one of its sets."""
+    def __init__(self, *, instructions: str | None = None, fp32: bool = True) -> None:
+        """Raises BuildError where the library cannot be had; ``instructions`` names one of its sets.
+
+        ``fp32``: whether plain fp32 weights are taken too. Steps of few tokens are faster then, prompts not.
+        """
         super().__init__()
+        self._fp32 = fp32
         self.library = load(instructions)
         self.threads = thread_count()
         self._scratch = Scratch()
@@ -39,7 +43,7 @@ class NativeKernels(CpuKernels):
     def pack(self, weight: Tensor, bias: Tensor | None, *, holding: WeightHolding = "plain") -> PackedLinear:
         """See ``Kernels.pack``. Matrices of types that C does not compute are packed as the CPU set does."""
         form = format_of(holding, weight.dtype) if weight.device.type == "cpu" else None
-        if form is None:
+        if form is None or (form is Format.F32 and not self._fp32):
             return super().pack(weight, bias, holding=holding)
         return self._linear(
             [pack_rows(self.library, weight, form, threads=self.threads)], bias, weight.shape[1]

@@ -15,6 +15,7 @@ from rooflens.measure.statistics import median, percentile, summarize
 from rooflens.models.spec import ModelSpec
 from rooflens.runtime.batch import Chunk, StepBatch
 from rooflens.runtime.engine.records import Work
+from rooflens.runtime.kernels.steps import StepRunner
 from rooflens.runtime.kv_cache import PagedKVCache
 from rooflens.runtime.model import DecoderModel
 from rooflens.runtime.profile.engine import EngineProfile, ProfiledStep
@@ -32,6 +33,11 @@ class ProfiledBackend(Protocol):
     model: DecoderModel
     kv_dtype: str
     device: torch.device
+
+    @property
+    def runner(self) -> StepRunner | None:
+        """What runs whole steps, if anything does."""
+        ...
 
     def new_cache(self, *, blocks: int) -> PagedKVCache:
         """A cache to try things in."""
@@ -127,13 +133,34 @@ def phase_account(
         steps = [step for step in steps if step.modules is None]
     if not steps:
         return None
-    dispatches = count_step_dispatches(backend, steps[len(steps) // 2].record.work)
-    measured, work = measured_step(steps, overheads, dispatches, containers=container_calls(backend.model))
+    example = steps[len(steps) // 2].record.work
+    containers = container_calls(backend.model)
+    if in_one_call(backend, example):
+        # Nothing of the framework is called, and a module's time comes without looking at it.
+        dispatches: dict[str, int] = {}
+        overheads, containers = Overheads(0.0, 0.0, 0.0), 0
+    else:
+        dispatches = count_step_dispatches(backend, example)
+    measured, work = measured_step(steps, overheads, dispatches, containers=containers)
     return account(mean_ops(backend.spec, work, kv_dtype=backend.kv_dtype), measured, roof)
+
+
+def in_one_call(backend: ProfiledBackend, work: Sequence[Work]) -> bool:
+    """Whether steps that do ``work`` are one call that tells the modules' times by itself."""
+    runner = backend.runner
+    if runner is None or not runner.times_modules:
+        return False
+    batch, _ = _example(backend, work)
+    return runner.takes(batch)
 
 
 def count_step_dispatches(backend: ProfiledBackend, work: Sequence[Work]) -> dict[str, int]:
     """Framework calls of a step that does ``work``, by operator name; run once, in a cache of its own."""
+    batch, cache = _example(backend, work)
+    return count_dispatches(backend.model, lambda: backend.model(batch, cache))
+
+
+def _example(backend: ProfiledBackend, work: Sequence[Work]) -> tuple[StepBatch, PagedKVCache]:
     longest = max(item.context + item.new_tokens for item in work)
     cache = backend.new_cache(blocks=1)
     blocks = -(-longest // cache.block_tokens)
@@ -142,8 +169,7 @@ def count_step_dispatches(backend: ProfiledBackend, work: Sequence[Work]) -> dic
     table = list(range(blocks))
     # All sequences share the blocks: what they compute is nonsense, how many calls it takes is not.
     chunks = [Chunk([0] * item.new_tokens, item.context, table, item.sampled) for item in work]
-    batch = StepBatch.build(chunks, device=backend.device, block_tokens=cache.block_tokens)
-    return count_dispatches(backend.model, lambda: backend.model(batch, cache))
+    return StepBatch.build(chunks, device=backend.device, block_tokens=cache.block_tokens), cache
 
 
 def container_calls(model: nn.Module) -> int:

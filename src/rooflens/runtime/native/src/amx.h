@@ -54,25 +54,38 @@ static void widen(int format, const uint8_t *tile, int64_t padded, uint8_t *to) 
     }
 }
 
-/* out[0 to 31][0 to 31] = 32 rows of bf16 times two tiles of bf16; `out` is 4 x [16][16]: rows 0 to 15 of
- * both tiles, then rows 16 to 31. */
+/* Steps of 32 features that the input's blocks are asked for ahead: they come from the second cache. */
+#define AMX_AHEAD 4
+
+/* out = 32 rows of bf16 times two tiles of bf16, as four blocks [16][16]: rows 0 to 15 of both tiles, then
+ * rows 16 to 31 where there are `two` blocks of rows. `x`: the blocks of 16 rows, one behind the other. */
 RL_INLINE void amx_block(const uint16_t *x, int64_t padded, int two, const uint8_t *first,
                          const uint8_t *second, float *out) {
-    const int64_t steps = padded / RL_GROUP, row_bytes = 2 * padded;
+    const int64_t steps = padded / RL_GROUP;
+    const uint8_t *upper = (const uint8_t *)x, *lower = upper + AMX_TILE_BYTES * steps;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t s = 0; s < steps; s++) {
-        _tile_loadd(4, x + RL_GROUP * s, row_bytes);
         _tile_loadd(6, first + AMX_TILE_BYTES * s, 64);
-        _tile_loadd(7, second + AMX_TILE_BYTES * s, 64);
+        _tile_loadd(4, upper + AMX_TILE_BYTES * s, 64);
         _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, second + AMX_TILE_BYTES * s, 64);
         _tile_dpbf16ps(1, 4, 7);
+        for (int line = 0; line < AMX_TILE_BYTES; line += 64)
+            prefetch(first + AMX_TILE_BYTES * (s + AMX_AHEAD) + line);
         if (two) {
-            _tile_loadd(5, x + 16 * padded + RL_GROUP * s, row_bytes);
+            _tile_loadd(5, lower + AMX_TILE_BYTES * s, 64);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
+            for (int line = 0; line < AMX_TILE_BYTES; line += 64) {
+                prefetch(upper + AMX_TILE_BYTES * (s + AMX_AHEAD) + line);
+                prefetch(lower + AMX_TILE_BYTES * (s + AMX_AHEAD) + line);
+            }
+        } else {
+            for (int line = 0; line < AMX_TILE_BYTES; line += 64)
+                prefetch(second + AMX_TILE_BYTES * (s + AMX_AHEAD) + line);
         }
     }
     _tile_stored(0, out, 64);

@@ -136,7 +136,7 @@ RL_INLINE void multiply(const rl_linear *linear, const rl_input *in, int64_t row
 }
 
 RL_INLINE int input_needs(const rl_linear *linear, int64_t rows) {
-    return uses_amx(linear, rows) ? NEEDS_BF16 : needs_of(linear);
+    return uses_amx(linear, rows) ? NEEDS_BLOCKS : needs_of(linear);
 }
 
 #endif

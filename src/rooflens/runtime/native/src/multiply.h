@@ -22,7 +22,9 @@ typedef struct {
     int64_t x_stride, padded;
 } rl_input;
 
-enum { NEEDS_FLOATS = 1, NEEDS_BF16 = 2, NEEDS_LEVELS = 4 };
+/* BLOCKS: bf16 in blocks of 16 rows x 32 features, each in a row of memory, as the matrix unit loads them. */
+enum { NEEDS_FLOATS = 1, NEEDS_BF16 = 2, NEEDS_LEVELS = 4, NEEDS_BLOCKS = 8 };
+#define RL_BLOCK_ROWS 16
 
 RL_INLINE int needs_of(const rl_linear *linear) {
     int needs = 0;
@@ -44,6 +46,12 @@ static void prepare_row(const rl_input *in, const float *x, int64_t r, int needs
     const int64_t padded = in->padded, groups = padded / RL_GROUP;
     if (needs & NEEDS_BF16)
         for (int64_t k = 0; k < padded; k += 16) bf16_store(in->narrow + r * padded + k, vf_load(x + k));
+    if (needs & NEEDS_BLOCKS)
+        for (int64_t g = 0; g < groups; g++) {
+            uint16_t *to = in->narrow + ((r / RL_BLOCK_ROWS * groups + g) * RL_BLOCK_ROWS + r % RL_BLOCK_ROWS) * RL_GROUP;
+            bf16_store(to, vf_load(x + RL_GROUP * g));
+            bf16_store(to + 16, vf_load(x + RL_GROUP * g + 16));
+        }
     if (!(needs & NEEDS_LEVELS)) return;
     for (int64_t g = 0; g < groups; g++) {
         const vf a = vf_load(x + RL_GROUP * g), b = vf_load(x + RL_GROUP * g + 16);
@@ -71,28 +79,32 @@ RL_INLINE void tile_levels(const int format, const int rows, const uint8_t *tile
     const int32_t *sums = in->sums + 2 * row * groups;
     vf total[RL_ROWS_AT_ONCE];
     for (int r = 0; r < rows; r++) total[r] = vf_set(0.0f);
-    for (int64_t g = 0; g < groups; g++) {
-        vb w[8];
-        vf factor = vf_set(0.0f), second = vf_set(0.0f);
-        const uint8_t *here = levels + g * group_bytes(format);
-        for (int line = 0; line < group_bytes(format); line += 64) prefetch(here + RL_AHEAD + line);
-        unpack_levels(format, here, w);
-        group_scales(format, tile, g, &factor, &second);
+    const int a_block = groups_a_block(format);
+    for (int64_t block = 0; block < groups / a_block; block++) {
+        for (int place = 0; place < a_block; place++) {
+            const int64_t g = block * a_block + place;
+            vb w[8];
+            vf factor = vf_set(0.0f), second = vf_set(0.0f);
+            const uint8_t *here = levels + g * group_bytes(format);
+            for (int line = 0; line < group_bytes(format); line += 64) prefetch(here + RL_AHEAD + line);
+            unpack_levels(format, here, w);
+            group_scales(format, tile, block, place, &factor, &second);
 #pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            const int8_t *quads = x + r * padded + RL_GROUP * g;
-            const int32_t *own = sums + 2 * (r * groups + g);
-            vi a = vi_set(-level_offset(format) * own[0]), b = vi_set(-level_offset(format) * own[1]);
-            for (int j = 0; j < 4; j++) {
-                a = dot_quads(a, w[j], quads + 4 * j);
-                b = dot_quads(b, w[4 + j], quads + 16 + 4 * j);
+            for (int r = 0; r < rows; r++) {
+                const int8_t *quads = x + r * padded + RL_GROUP * g;
+                const int32_t *own = sums + 2 * (r * groups + g);
+                vi a = vi_set(-level_offset(format) * own[0]), b = vi_set(-level_offset(format) * own[1]);
+                for (int j = 0; j < 4; j++) {
+                    a = dot_quads(a, w[j], quads + 4 * j);
+                    b = dot_quads(b, w[4 + j], quads + 16 + 4 * j);
+                }
+                const float scale = scales[r * groups + g];
+                if (format == RL_Q6_K)
+                    total[r] += (vf_of_int(a) * factor + vf_of_int(b) * second) * vf_set(scale);
+                else
+                    total[r] += vf_of_int(a + b) * (factor * vf_set(scale));
+                if (has_minimum(format)) total[r] += second * vf_set(scale * (float)(own[0] + own[1]));
             }
-            const float scale = scales[r * groups + g];
-            if (format == RL_Q6_K)
-                total[r] += (vf_of_int(a) * factor + vf_of_int(b) * second) * vf_set(scale);
-            else
-                total[r] += vf_of_int(a + b) * (factor * vf_set(scale));
-            if (has_minimum(format)) total[r] += second * vf_set(scale * (float)(own[0] + own[1]));
         }
     }
     for (int r = 0; r < rows; r++) sum[r] = total[r];

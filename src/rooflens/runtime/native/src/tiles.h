@@ -82,6 +82,8 @@ RL_INLINE int64_t bytes_of_tile(int format, int64_t padded) {
     return scale_plane_bytes(format, groups) + groups * group_bytes(format);
 }
 
+RL_INLINE vu moved(vu x, int left) { return left >= 0 ? x << left : x >> -left; }
+
 /* The eight vectors of a group's levels. */
 RL_INLINE void unpack_levels(int format, const uint8_t *levels, vb w[8]) {
     const vb *v = (const vb *)levels;
@@ -94,15 +96,19 @@ RL_INLINE void unpack_levels(int format, const uint8_t *levels, vb w[8]) {
         w[2 * i] = v[i] & 15;
         w[2 * i + 1] = v[i] >> 4;
     }
+    /* Upper bits are moved to their place in whole words: what crosses into another byte is masked. */
     if (bits == 5)
-        for (int j = 0; j < 8; j++) w[j] |= ((v[4] >> j) & 1) << 4;
+        for (int j = 0; j < 8; j++) w[j] |= (vb)(moved((vu)v[4], 4 - j) & 0x10101010u);
     if (bits == 6)
-        for (int j = 0; j < 8; j++) w[j] |= ((v[4 + j / 4] >> (2 * (j % 4))) & 3) << 4;
+        for (int j = 0; j < 8; j++) w[j] |= (vb)(moved((vu)v[4 + j / 4], 4 - 2 * (j % 4)) & 0x30303030u);
 }
 
-/* A group's factor and minimum (Q6_K: the factors of its two halves). */
-RL_INLINE void group_scales(int format, const uint8_t *scales, int64_t g, vf *factor, vf *second) {
-    const int64_t block = g / RL_SUPER_GROUPS, place = g % RL_SUPER_GROUPS;
+/* Groups whose scales have parts in common. */
+RL_INLINE int groups_a_block(int format) { return format >= RL_Q4_K ? RL_SUPER_GROUPS : 1; }
+
+/* The factor and minimum of the group at `place` of a block (Q6_K: the factors of its two halves). */
+RL_INLINE void group_scales(int format, const uint8_t *scales, int64_t block, int place, vf *factor, vf *second) {
+    const int64_t g = block; /* where a block is a group */
     switch (format) {
     case RL_Q8_CHANNEL:
         *factor = vf_load((const float *)scales);
@@ -152,7 +158,7 @@ RL_INLINE void group_values(int format, const uint8_t *tile, int64_t groups, int
     vb w[8];
     vf factor = vf_set(0.0f), second = vf_set(0.0f);
     unpack_levels(format, levels, w);
-    group_scales(format, tile, g, &factor, &second);
+    group_scales(format, tile, g / groups_a_block(format), (int)(g % groups_a_block(format)), &factor, &second);
     for (int k = 0; k < RL_GROUP; k++) {
         const vi level = (vi)(((vu)w[k / 4] >> (8 * (k % 4))) & 255) - vi_set(level_offset(format));
         vf f = format == RL_Q6_K && k >= RL_GROUP / 2 ? second : factor;
