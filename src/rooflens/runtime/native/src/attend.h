@@ -67,31 +67,39 @@ RL_INLINE vf block_scores(const float *query, const float *block, int width) {
     return sum_each(sum);
 }
 
-/* out[0 to width) += the block's rows from `low` to `high`, each times its weight. */
-RL_INLINE void add_values(float *out, const float *weights, const float *block, int width, int low,
-                          int high) {
+/* out[0 to width) += the block's rows from `low` to `high`, each times its weight: for one query, or for two
+ * next to each other, which then share the loads and have twice the independent sums. */
+RL_INLINE void add_values(const int queries, float *out, const float *weights, int apart, const float *block,
+                          int width, int low, int high) {
     int d = 0;
     for (; d + 64 <= width; d += 64) {
-        vf a = vf_load(out + d), b = vf_load(out + d + 16), c = vf_load(out + d + 32),
-           e = vf_load(out + d + 48);
+        vf sum[2][4];
+        for (int q = 0; q < queries; q++)
+            for (int i = 0; i < 4; i++) sum[q][i] = vf_load(out + q * width + d + 16 * i);
         for (int t = low; t < high; t++) {
-            const vf w = vf_set(weights[t]);
             const float *row = block + t * width + d;
-            a += w * vf_load(row);
-            b += w * vf_load(row + 16);
-            c += w * vf_load(row + 32);
-            e += w * vf_load(row + 48);
+            for (int i = 0; i < 4; i++) {
+                const vf value = vf_load(row + 16 * i);
+                for (int q = 0; q < queries; q++) sum[q][i] += vf_set(weights[q * apart + t]) * value;
+            }
         }
-        vf_store(out + d, a);
-        vf_store(out + d + 16, b);
-        vf_store(out + d + 32, c);
-        vf_store(out + d + 48, e);
+        for (int q = 0; q < queries; q++)
+            for (int i = 0; i < 4; i++) vf_store(out + q * width + d + 16 * i, sum[q][i]);
     }
-    for (; d < width; d += 16) {
-        vf a = vf_load(out + d);
-        for (int t = low; t < high; t++) a += vf_set(weights[t]) * vf_load(block + t * width + d);
-        vf_store(out + d, a);
-    }
+    for (; d < width; d += 16)
+        for (int q = 0; q < queries; q++) {
+            vf sum = vf_load(out + q * width + d);
+            for (int t = low; t < high; t++)
+                sum += vf_set(weights[q * apart + t]) * vf_load(block + t * width + d);
+            vf_store(out + q * width + d, sum);
+        }
+}
+
+/* Ask for the block at element `at`. */
+RL_INLINE void prefetch_block(const void *cache, int type, int64_t at, int dim) {
+    const int64_t size = type == RL_KV_F32 ? 4 : type == RL_KV_BF16 ? 2 : 1;
+    const uint8_t *first = (const uint8_t *)cache + at * size;
+    for (int64_t line = 0; line < RL_BLOCK_TOKENS * dim * size; line += 64) prefetch(first + line);
 }
 
 /* The query heads of one KV head over blocks [first, last) of a sequence: per head the unnormalised sum of
@@ -124,6 +132,9 @@ static void attend_blocks(const attention_part *part, const float *query, int64_
         const int blocks = (int)(last - start < RL_CHUNK_BLOCKS ? last - start : RL_CHUNK_BLOCKS);
         for (int b = 0; b < blocks; b++) {
             const int64_t slot = head_base + part->table[start + b] * RL_BLOCK_TOKENS;
+            const int64_t later = head_base + part->table[start + b + (start + b + 1 < last)] * RL_BLOCK_TOKENS;
+            prefetch_block(op->keys, op->kv_type, later * dim, dim);
+            prefetch_block(op->values, op->kv_type, slot * dim, dim);
             load_block(scratch, op->keys, op->key_scales, op->kv_type, slot * dim, slot, dim, width,
                        RL_BLOCK_TOKENS);
             for (int g = 0; g < group; g++) {
@@ -165,9 +176,13 @@ static void attend_blocks(const attention_part *part, const float *query, int64_
             if (to <= 0 || from >= RL_BLOCK_TOKENS) continue;
             load_block(scratch, op->values, op->value_scales, op->kv_type, slot * dim, slot, dim, width,
                        RL_BLOCK_TOKENS);
-            for (int g = 0; g < group; g++)
-                add_values(result + g * width, scores + g * chunk + b * RL_BLOCK_TOKENS, scratch, width,
-                           from > 0 ? from : 0, to < RL_BLOCK_TOKENS ? to : RL_BLOCK_TOKENS);
+            const int begin_at = from > 0 ? from : 0, end_at = to < RL_BLOCK_TOKENS ? to : RL_BLOCK_TOKENS;
+            const float *weights = scores + b * RL_BLOCK_TOKENS;
+            int g = 0;
+            for (; g + 2 <= group; g += 2)
+                add_values(2, result + g * width, weights + g * chunk, chunk, scratch, width, begin_at, end_at);
+            if (g < group)
+                add_values(1, result + g * width, weights + g * chunk, chunk, scratch, width, begin_at, end_at);
         }
     }
 }
