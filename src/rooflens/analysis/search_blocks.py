@@ -24,6 +24,7 @@ RELAXED = 1.1
 """How much a limit is loosened to see what that would do."""
 LIMITS = np.unique(np.round(np.geomspace(1, 1024, 96)).astype(int))
 _FULL = 0.999
+_MORE = 6
 
 
 @dataclass(frozen=True)
@@ -184,11 +185,30 @@ def _limits(unit: Unit, goal: Goal) -> tuple[Array, Array]:
     return np.maximum(limits, 1), fits
 
 
+def _counts(least: float, most: int) -> list[int]:
+    """Sizes of a pool that are worth trying: from a little under what the rate needs to a few times that.
+
+    Fewer cannot carry it even with the rate a tenth lower, many more are idle. At least one, the nearest.
+    """
+    if most < 1:
+        return []
+    first = max(1, min(most, int(least / RELAXED)))
+    last = min(most, max(first + _MORE, int(3 * least)))
+    if last - first < 2 * _MORE:
+        return list(range(first, last + 1))
+    return sorted({round(value) for value in np.linspace(first, last, 2 * _MORE)})
+
+
 def _places(unit: Unit, prefills: Sequence[Unit], goal: Goal, network: Network) -> Iterator[Place]:
+    """Pairs of pools with devices enough between them."""
+    requests, last = goal.requests, len(BUDGETS) - 1
+    curve = rate_of(GRID, decode_s=_met_s(unit), shared_s=0.0, output=requests.output)
+    decodes = goal.rate_per_s / (float(np.max(curve)) * unit.ranks)
     for prefill in prefills:
-        for count in range(1, goal.max_devices // unit.devices + 1):
+        needed = goal.rate_per_s * float(prefill.prefill_s[last]) / prefill.ranks
+        for count in _counts(decodes, (goal.max_devices - prefill.devices) // unit.devices):
             left = goal.max_devices - count * unit.devices
-            for others in range(1, left // prefill.devices + 1):
+            for others in _counts(needed, left // prefill.devices):
                 sent = transfer_of(
                     prefill.prompt_cache_bytes,
                     prefill.candidate.device,
