@@ -18,6 +18,7 @@ from rooflens.models.accounting import weights_bytes  # noqa: E402
 from rooflens.runtime import NativeBackend, SamplingParams  # noqa: E402
 from rooflens.runtime.batch import Chunk, StepBatch  # noqa: E402
 from rooflens.runtime.discover import find_packaged, packaged_models, plain_name  # noqa: E402
+from rooflens.runtime.native.library import available  # noqa: E402
 from rooflens.runtime.open_model import locate, open_model  # noqa: E402
 from rooflens.runtime.tokenizer import Tokenizer  # noqa: E402
 
@@ -170,6 +171,36 @@ def test_bf16_int8_and_int4_keep_most_of_the_choices() -> None:
         )
         assert (got.argmax(-1) == expected.argmax(-1)).float().mean() >= equal
         assert (expected.exp() * (expected - got)).sum(-1).mean() <= divergence
+
+
+@pytest.mark.skipif(available() is not None, reason=available() or "")
+def test_steps_in_c_keep_the_choices() -> None:
+    """As above by steps in C, at the limits that a faster kernel has to keep to count."""
+    wide = NativeBackend(SMOLLM2, device="cpu", dtype="fp32", kv_tokens=256)
+    assert wide.tokenizer is not None
+    tokens = wide.tokenizer.encode(STORY)
+    tokens += list(wide.generate([tokens], SamplingParams(max_tokens=150, temperature=0))[0].token_ids)
+    table = list(range(16))
+    expected = torch.log_softmax(wide.step(StepBatch.build([Chunk(tokens, 0, table, len(tokens))])), dim=-1)
+    limits = {"bf16": (0.99, 0.001), "int8": (0.98, 0.005), "int4": (0.98, 0.005), "stored": (0.98, 0.005)}
+    for weights, (equal, divergence) in limits.items():
+        dtype = None if weights == "stored" else "bf16"
+        backend = NativeBackend(
+            SMOLLM2, device="cpu", dtype=dtype, weights=weights, kv_tokens=256, kernels="native"
+        )
+        parts = []
+        for start in range(0, len(tokens), 60):
+            part = tokens[start : start + 60]
+            batch = StepBatch.build([Chunk(part, start, table, len(part))])
+            assert backend.runner is not None
+            assert backend.runner.takes(batch)
+            parts.append(backend.step(batch).clone())
+        got = torch.log_softmax(torch.cat(parts), dim=-1)
+        assert (got.argmax(-1) == expected.argmax(-1)).float().mean() >= equal, weights
+        assert (expected.exp() * (expected - got)).sum(-1).mean() <= divergence, weights
+        if weights == "stored":
+            assert not backend.report.dequantized
+            assert backend.report.held_bytes == weights_bytes(backend.spec)
 
 
 def test_a_chat_answer_stops_by_itself_and_at_a_stop_string() -> None:
