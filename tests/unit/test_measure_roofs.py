@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from measure_support import cube, figure, linear, make_record
+from rich.console import Console
 
 from rooflens.errors import InputError
 from rooflens.hardware import find_device
@@ -13,6 +16,8 @@ from rooflens.measure.checks import against_spec, sanity_flags
 from rooflens.measure.lab import batch_knee, exercises, matmul_against_copy
 from rooflens.measure.records import ProbeRecord
 from rooflens.measure.roofs import compare, linear_work, probe_device, roofs
+from rooflens.report.tables.probe import probe_report
+from rooflens.report.words import words
 
 
 def test_roofs_by_hand() -> None:
@@ -185,8 +190,11 @@ def test_linear_work_counts_each_matrix_once() -> None:
 
 def test_a_wide_batch_may_be_the_peak() -> None:
     # 2 x 256 x 4096^2 FLOP in 5 ms: 1.72 TFLOP/s, above the cube's 1 TFLOP/s.
-    found = roofs(make_record(measurements=(*make_record().measurements, linear(256, 5e-3))))
-    assert found.peaks["bf16"] == pytest.approx(2 * 256 * 4096**2 / 5e-3)
+    record = make_record(measurements=(*make_record().measurements, linear(256, 5e-3)))
+    assert roofs(record).peaks["bf16"] == pytest.approx(2 * 256 * 4096**2 / 5e-3)
+    page = Console(file=StringIO(), width=120)
+    page.print(probe_report(record, words("en")))
+    assert re.search(r"bf16 +1\.72 TFLOP/s .*256x4096x4096", page.file.getvalue())  # type: ignore[attr-defined]
 
 
 def test_threads_that_wait_for_a_held_core_are_told() -> None:

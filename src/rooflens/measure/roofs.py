@@ -157,8 +157,13 @@ def _peaks(rates: Iterable[Measurement], linears: Iterable[Measurement]) -> dict
     for item in linears:
         dtype = str(item.parameters["dtype"])
         if dtype in best:
-            best[dtype] = max(best[dtype], linear_work(item)[0] / item.seconds.median)
+            best[dtype] = max(best[dtype], linear_rate(item))
     return best
+
+
+def linear_rate(item: Measurement) -> float:
+    """FLOP/s of a multiply, whether it was measured as a rate or as a bandwidth."""
+    return item.value if item.unit == "flops_per_s" else linear_work(item)[0] / item.seconds.median
 
 
 def linear_work(item: Measurement) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from rich.text import Text
 from rooflens.measure.checks import Against, against_spec
 from rooflens.measure.lab import Exercise, exercises
 from rooflens.measure.records import Measurement, ProbeRecord
-from rooflens.measure.roofs import Roofs, compare, roofs, spec_device
+from rooflens.measure.roofs import Roofs, compare, linear_rate, roofs, spec_device
 from rooflens.report.tables.layout import BAD, GOOD, QUIET, Head, heading, section, table
 from rooflens.report.words import Words
 from rooflens.report.words_probe import probe_words
@@ -112,14 +112,15 @@ def _rates(
 ) -> Iterator[RenderableType]:
     rows = []
     for dtype, peak in found.peaks.items():
-        best = [item for item in record.under(f"gemm.{dtype}") if item.value == peak]
-        if not best:
-            continue
+        multiplies = [item for item in record.under(f"gemm.{dtype}") if item.value == peak]
+        # The best may also be a wide row of the batch sweep, whose own unit is bytes.
+        sweep = [item for item in record.under(f"linear.{dtype}") if item.unit == "bytes_per_s"]
+        best = max([*multiplies, *sweep], key=lambda item: linear_rate(item))
         spec, share = _sheet(sheet.get(f"{dtype} rate"))
         ridge = found.ridge_flops_per_byte(dtype)
         rows.append(
-            (dtype, _value(best[0]), _range(best[0]), spec, share,
-             "" if ridge is None else format_rate(ridge), _shape(best[0]))
+            (dtype, format_flops_per_s(peak), _range(best) if multiplies else "", spec, share,
+             "" if ridge is None else format_rate(ridge), _shape(best))
         )  # fmt: skip
     for kind in ("burst", "sustained"):
         for item in record.under(kind):
