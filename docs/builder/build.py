@@ -18,6 +18,7 @@ from docs.builder.reference import python_reference
 from docs.builder.site_plan import DOCS, ROOT, Edition, editions, settings
 from docs.builder.source import BuildError
 
+_UPWARDS = re.compile(r"(?<!!)\[(?P<words>[^\]]+)\]\((?P<target>\.\./[^)\s]+)\)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -66,7 +67,19 @@ def built_page(edition: Edition, name: str, docs: Path, *, dark: bool = True) ->
     source = edition.source / name
     computed = "/" in name or name == "index.md"
     page = Page(str(source.relative_to(ROOT)), edition.language, names, runs=computed)
-    return page.built(source.read_text(encoding="utf-8"))
+    return with_paths(page.built(source.read_text(encoding="utf-8")), source)
+
+
+def with_paths(text: str, source: Path) -> str:
+    """Links to files of the project that are no pages, as their paths: the site does not hold them."""
+
+    def path(match: re.Match[str]) -> str:
+        target = (source.parent / match["target"].partition("#")[0]).resolve()
+        if target.is_relative_to(DOCS) or not target.is_relative_to(ROOT) or not target.exists():
+            return match[0]
+        return f"{match['words']} (`{target.relative_to(ROOT)}`)"
+
+    return _UPWARDS.sub(path, text)
 
 
 def _generate(config: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from docs.builder.build import build_site  # noqa: E402
+from docs.builder.build import build_site, with_paths  # noqa: E402
 from docs.builder.check import problems  # noqa: E402
 from docs.builder.page import Page  # noqa: E402
 from docs.builder.site_plan import LEARN, editions, paths  # noqa: E402
@@ -137,6 +137,13 @@ def look_around(page: Any, address: str) -> None:
 def test_a_page_that_cannot_be_built_says_where(text: str, why: str) -> None:
     with pytest.raises(BuildError, match=why):
         Page("page.md", "en").built(text)
+
+
+def test_files_beside_the_pages_are_named_by_their_path() -> None:
+    page = ROOT / "docs" / "runtime.md"
+    assert with_paths("See [how](../README.md#plan).", page) == "See how (`README.md`)."
+    for kept in ("[a](../no-such-file.md)", "[a](../docs/cli.md)", "[a](cli.md)", "![a](../README.md)"):
+        assert with_paths(kept, page) == kept
 
 
 def test_a_page_that_does_not_run_is_left_as_it_stands() -> None:
