@@ -48,7 +48,8 @@ PRIORS: dict[str, tuple[float, float]] = {
 }
 _DEVICES = {
     "nvidia-hbm": (0.83, 0.70, 2.0e-6), "nvidia-gddr": (0.88, 0.70, 2.0e-6), "amd": (0.78, 0.50, 3.5e-6),
-    "intel": (0.70, 0.45, 6.0e-6), "apple": (0.85, 0.75, 1.0e-5), "unified": (0.85, 0.60, 1.0e-5), "cpu": (0.75, 0.55, 3.0e-6),
+    "intel": (0.70, 0.45, 6.0e-6), "apple": (0.85, 0.75, 1.0e-5),
+    "unified": (0.85, 0.60, 1.0e-5), "cpu": (0.75, 0.55, 3.0e-6),
     "other": (0.78, 0.55, 4.0e-6),
 }  # fmt: skip
 for _name, (_bandwidth, _compute, _launch) in _DEVICES.items():

@@ -43,8 +43,8 @@ def main() -> None:
             times.append(time.perf_counter() - start)
         middle = statistics.median(times)
         print(
-            f"{name:30s} {tried:>10,} configurations in {middle:.2f} s ({min(times):.2f} to {max(times):.2f}):"
-            f" {tried / middle / 1e6:.2f} million a second"
+            f"{name:30s} {tried:>10,} configurations in {middle:.2f} s"
+            f" ({min(times):.2f} to {max(times):.2f}): {tried / middle / 1e6:.2f} million a second"
         )
         record[name] = {"configurations": tried, "seconds": times}
     print(json.dumps(record))

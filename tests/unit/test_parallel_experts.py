@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rooflens.analysis.communication import all_reduces, all_to_alls, communication_bytes
 from rooflens.analysis.parallelism import Layout, rank_specs
 from rooflens.analysis.step import decode_step, step_ops
-from rooflens.analysis.communication import all_reduces, all_to_alls, communication_bytes
 from rooflens.api import read_spec_of
 from rooflens.models.accounting import expert_parameters
 from rooflens.models.spec import MixtureOfExperts
