@@ -211,6 +211,10 @@ function placed(labels, box, lines) {
     for (const down of [5, 26, -16, 44, 62, -34, 80]) {
       places.push({ left: label.x + 14, top: label.y + down - 11 }, { left: label.x - 14 - width, top: label.y + down - 11 });
     }
+    // Where neither side has room: above or below, within the chart.
+    for (const down of [26, 44, 62, 80, -16, -34]) {
+      places.push({ left: clamp(label.x - width / 2, box.left, box.right - width), top: label.y + down - 11 });
+    }
     const boxes = places.map((place) => ({ ...place, right: place.left + width, bottom: place.top + 15 }));
     const free = (one) => one.left >= box.left && one.right <= box.right && one.top >= 2 && one.bottom <= box.bottom - 26 && !taken.some((other) => overlap(one, other));
     if (label.optional && !boxes.some(free)) continue;
