@@ -275,3 +275,10 @@ def test_a_remedy_of_an_engine_uses_what_the_engine_loads() -> None:
             assert rooflens.plan(
                 "meta-llama/Llama-3.1-70B-Instruct", "a100-sxm-80", engine="vllm", **change
             ).fits, change
+
+
+def test_a_cache_given_in_bytes_has_no_other_type() -> None:
+    model = rooflens.dense(params=8e9, kv_bytes_per_token=131072)
+    with pytest.raises(InputError, match="kv_dtype has no meaning"):
+        rooflens.plan(model, "l40s", kv_dtype="fp8")
+    assert rooflens.plan(model, "l40s", kv_dtype="auto").to_dict() == rooflens.plan(model, "l40s").to_dict()

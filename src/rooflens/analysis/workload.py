@@ -11,7 +11,7 @@ from rooflens.analysis.roofline import Roof
 from rooflens.analysis.step import Op
 from rooflens.errors import InputError, UnsupportedError
 from rooflens.hardware.device import Device
-from rooflens.models.formats.kv import kv_format
+from rooflens.models.accounting import cache_dtype
 from rooflens.models.spec import ModelSpec
 
 # Element types that a matrix multiply falls back to when the checkpoint's own type has no peak here:
@@ -114,7 +114,7 @@ def make_workload(
         context=longest,
         layout=resolve_layout(count=count, tp=tp, pp=pp, ep=ep, dp=dp),
         engine=engine,
-        kv_dtype=spec.dtype if kv_dtype in (None, "auto") else kv_format(str(kv_dtype)).name,
+        kv_dtype=cache_dtype(spec, kv_dtype),
         kv_dtype_auto=kv_dtype in (None, "auto"),
         max_model_len=max_model_len,
         max_batched_tokens=max_batched_tokens,

@@ -8,8 +8,9 @@ from functools import lru_cache
 from math import ceil, floor
 from typing import Any
 
+from rooflens.errors import InputError
 from rooflens.models.formats.base import dtype_bytes
-from rooflens.models.formats.kv import kv_element_bytes
+from rooflens.models.formats.kv import kv_element_bytes, kv_format
 from rooflens.models.spec import (
     Attention,
     CompressedAttention,
@@ -221,6 +222,23 @@ def kv_elements(mixer: Mixer, context: Any) -> Any:
     if isinstance(mixer, CompressedAttention) and mixer.ratio:
         elements = elements + context // mixer.ratio * mixer.entry_elements
     return elements
+
+
+def cache_dtype(spec: ModelSpec, asked: str | None) -> str:
+    """The element type of the KV cache: as asked for, else (also for ``auto``) the model's own.
+
+    Raises InputError for an unknown type, and for another type of a cache whose bytes were given.
+    """
+    if asked in (None, "auto"):
+        return spec.dtype
+    name = kv_format(str(asked)).name
+    if spec.free_form is not None and name != spec.dtype:
+        raise InputError(
+            "kv_dtype has no meaning for a model whose cache is given in bytes",
+            value=asked,
+            next="give kv_bytes_per_token in that type",
+        )
+    return name
 
 
 def kv_sequence_bytes(spec: ModelSpec, *, context: Any, kv_dtype: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from rooflens.display import Displayed
 from rooflens.models.accounting import (
     ParameterCount,
+    cache_dtype,
     count_parameters,
     kv_elements,
     kv_growth_elements,
@@ -19,7 +20,7 @@ from rooflens.models.accounting import (
     weights_bytes,
 )
 from rooflens.models.formats.base import dtype_bytes
-from rooflens.models.formats.kv import kv_element_bytes, kv_format
+from rooflens.models.formats.kv import kv_element_bytes
 from rooflens.models.spec import CompressedAttention, Mixer, ModelSpec, Recurrent
 
 
@@ -103,7 +104,7 @@ def inspect_spec(spec: ModelSpec, *, context: int | None = None, kv_dtype: str |
 
     The cache is kept in the model's own element type unless ``kv_dtype`` asks for another.
     """
-    kv = spec.dtype if kv_dtype in (None, "auto") else kv_format(str(kv_dtype)).name
+    kv = cache_dtype(spec, kv_dtype)
     context = spec.max_context if context is None else context
     growth = kv_growth_elements(spec) * kv_element_bytes(kv)
     if spec.free_form is not None:
