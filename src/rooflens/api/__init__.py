@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rooflens.api.measurements import calibrate, validate
 from rooflens.api.planning import compare, inspect, plan, roofline, serving, sweep
-from rooflens.api.serving import search, serving_of
 from rooflens.api.sources import (
     LOCAL,
     DeviceSource,
@@ -13,6 +12,7 @@ from rooflens.api.sources import (
     read_spec_of,
     resolve_device,
 )
+from rooflens.api.steady_state import search, serving_of
 from rooflens.models.free_form import dense
 
 __all__ = [

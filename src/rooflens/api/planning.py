@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflens.analysis.workload import DEFAULT_OUTPUT, DEFAULT_PROMPT
-from rooflens.api.serving import Lengths, pools_of_plan, requests_of, serving_of
 from rooflens.api.sources import DeviceSource, ModelSource, in_format, read_spec_of, resolve_device
+from rooflens.api.steady_state import Lengths, pools_of_plan, requests_of, serving_of
 from rooflens.errors import InputError
 from rooflens.hardware import Device
 from rooflens.models.inspection import Inspection, inspect_spec
