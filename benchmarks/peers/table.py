@@ -28,7 +28,7 @@ def markdown(document: Mapping[str, Any]) -> str:
     for weights in dict.fromkeys(row.weights for row in found):
         here = [row for row in found if row.weights == weights]
         parts += [
-            f"## {weights}: {document['rounds'].get(weights, 0)} rounds",
+            f"## {weights} (rounds: {document['rounds'].get(weights, 0)})",
             _surroundings(document, weights),
         ]
         parts += [
