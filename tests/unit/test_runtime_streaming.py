@@ -168,3 +168,21 @@ def test_any_cut_finds_the_first_stop(text: str, stops: list[str], data: st.Data
         # A stop that is complete earlier may hide one that begins earlier and ends later.
         assert text.startswith(got + str(found))
         assert all(stop not in got for stop in stops)
+
+
+def test_bytes_that_are_no_text_come_out_as_they_come() -> None:
+    """They are one U+FFFD each; held back for ever, each new token would cost more than the one before."""
+    tokenizer = KINDS["byte_level"]
+    lone = tokenizer.encode("😀")[-1]  # a continuation byte
+    stream = tokenizer.stream([])
+    pieces = [stream.push(lone) for _ in range(300)]
+    assert len("".join(pieces)) >= 290
+    assert len(stream._window) < 20
+    assert "".join(pieces) + stream.finish() == tokenizer.decode([lone] * 300)
+
+
+@given(st.lists(st.integers(0, 255), max_size=40))
+def test_any_bytes_add_up(values: list[int]) -> None:
+    tokenizer = KINDS["byte_level"]
+    pieces = pieces_of(tokenizer, values)
+    assert "".join(pieces) == tokenizer.decode(values)

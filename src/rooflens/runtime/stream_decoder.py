@@ -15,6 +15,8 @@ _REPLACEMENT = "\ufffd"
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 #: Prompt tokens decoded along, so that the output's first space is not taken for the start of a text.
 _CONTEXT_TOKENS = 6
+#: Bytes, and so tokens at most, that one character of UTF-8 takes.
+_LONGEST_CHARACTER = 4
 
 
 class Decoder(Protocol):
@@ -58,12 +60,12 @@ class StreamDecoder:
             return ""
         text = self._text(self._window)
         if text.endswith(_REPLACEMENT):
-            return ""
-        return self._give(text)
+            return self._give_settled(text)
+        return self._give(text, len(self._window))
 
     def finish(self) -> str:
         """The rest, unfinished characters as U+FFFD."""
-        return self._give(self._text(self._window))
+        return self._give(self._text(self._window), len(self._window))
 
     def _context_start(self, prompt: Sequence[int]) -> int:
         """Where the context begins: never inside a run of byte tokens, which is read as a whole."""
@@ -79,13 +81,26 @@ class StreamDecoder:
     def _text(self, token_ids: Sequence[int]) -> str:
         return self._decoder.decode(token_ids, skip_special=self._skip_special)
 
-    def _give(self, text: str) -> str:
+    def _give_settled(self, text: str) -> str:
+        """Of bytes that are no text, what no later token can change: all before the last U+FFFD.
+
+        A model that goes on in such bytes would otherwise be held back, and decoded again, for ever.
+        """
+        count = len(self._window) - _LONGEST_CHARACTER
+        if count <= self._given:
+            return ""
+        settled = self._text(self._window[:count])
+        return self._give(settled, count) if text[:-1].startswith(settled) else ""
+
+    def _give(self, text: str, count: int) -> str:
+        """Give ``text``, which is that of the window's first ``count`` tokens, beyond what was given."""
         before = self._text(self._window[: self._given])
         piece = text[len(before) :]
         if piece:
             # What was just given becomes the context of what follows.
             self._window = self._window[self._given :]
-        self._given = len(self._window)
+            count -= self._given
+        self._given = count
         return piece
 
 
