@@ -24,13 +24,13 @@ from rooflens.runtime.parallel import TensorParallel
 def logits_and_tokens(backend: NativeBackend, tokens: list[int]) -> dict[str, Any]:
     """Logits of every prompt row, and what is generated greedily and drawn without a seed."""
     blocks = list(range(-(-len(tokens) // 16)))
-    logits = backend.step(StepBatch.build([Chunk(tokens, 0, blocks, len(tokens))]))
+    logits = backend.step(StepBatch.build([Chunk(tokens, 0, blocks, len(tokens))])).tolist()
     # Every rank but the first is told something else: the first rank's request counts.
     asked = tokens if os.environ.get("RANK", "0") == "0" else tokens[:1]
     greedy = backend.generate([asked, asked[:1]], SamplingParams(max_tokens=24, temperature=0.0))
     drawn = backend.generate([asked], SamplingParams(max_tokens=12, temperature=1.5, n=2))
     return {
-        "logits": logits.tolist(),
+        "logits": logits,
         "greedy": [answer.token_ids for answer in greedy],
         "drawn": [answer.token_ids for answer in drawn],
         "held_bytes": backend.report.held_bytes,

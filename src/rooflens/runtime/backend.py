@@ -181,7 +181,10 @@ class NativeBackend:
         )
 
     def step(self, batch: StepBatch) -> Tensor:
-        """Run one step: fp32 logits of the rows to sample. Raises CapacityError where memory runs out."""
+        """Run one step: fp32 logits of the rows to sample, valid until the next step.
+
+        Raises CapacityError where memory runs out.
+        """
         with memory_guard("a step does not fit in memory"):
             runner = self.runner
             if (

@@ -52,7 +52,7 @@ class Backend(Protocol):
         ...
 
     def step(self, batch: StepBatch) -> Tensor:
-        """fp32 logits of the rows to sample."""
+        """fp32 logits of the rows to sample, valid until the next step."""
         ...
 
 
