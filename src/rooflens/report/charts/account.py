@@ -57,13 +57,12 @@ def _panel(found: Account, say: Words, theme: Theme) -> Any:
     }
     rows = _bars(found, say)
     names = [row["name"] for row in rows]
-    longest = max(row[end] for row in rows for end in ("start", "end"))
+    ends = [row[end] for row in rows for end in ("start", "end")]
+    longest = max(ends)
     axis = alt.Axis(**ticks(even_ticks(longest), format_seconds), title=None)
     y = alt.Y("name:N", sort=names, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
     # The words beside a bar need room after the longest one.
-    x = alt.X(
-        "start:Q", scale=alt.Scale(domain=[min(0.0, _lowest(rows)), longest * 1.22], nice=False), axis=axis
-    )
+    x = alt.X("start:Q", scale=alt.Scale(domain=[min(ends), longest * 1.22], nice=False), axis=axis)
     base = alt.Chart(alt.Data(values=rows))
     fill = alt.Color(
         "group:N",
@@ -83,10 +82,6 @@ def _panel(found: Account, say: Words, theme: Theme) -> Any:
         subtitleFontSize=SMALL_SIZE,
     )
     return alt.layer(bars, text, rule).properties(width=WIDTH, height=_ROW * len(rows), title=title)
-
-
-def _lowest(rows: Sequence[dict[str, Any]]) -> float:
-    return float(min(min(row["start"], row["end"]) for row in rows))
 
 
 def _bars(found: Account, say: Words) -> list[dict[str, Any]]:

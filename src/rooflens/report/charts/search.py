@@ -8,7 +8,7 @@ from typing import Any
 from rooflens.analysis.search_result import Option, SearchResult
 from rooflens.errors import InputError
 from rooflens.report.charts.theme import DARK, LABEL_SIZE, LIGHT, Theme, finish, require_altair
-from rooflens.report.tables.search import layout_text, pool_text
+from rooflens.report.tables.search import layout_text, pool_text, search_headline
 from rooflens.report.words import Words
 from rooflens.report.words_search import said, search_words
 from rooflens.units import KILO, format_rate, format_seconds
@@ -34,18 +34,8 @@ def search_chart(result: SearchResult, say: Words, *, dark: bool = False) -> Any
         _panel(rows, "most", words("most.axis"), cost, words, theme, labelled=False),
     ]
     chart = alt.vconcat(*panels, spacing=18)
-    goal = result.goal
-    title = words(
-        "title",
-        feasible=f"{result.feasible:,}",
-        tried=f"{result.tried:,}",
-        rate=format_rate(goal.rate_per_s),
-        model=result.model,
-        prompt=f"{goal.requests.prompt:,}",
-        output=f"{goal.requests.output:,}",
-    )
     source = priced_by(result) if priced else words("ranked.power")
-    return finish(chart, theme, result.model, title, source, words("rings"))
+    return finish(chart, theme, result.model, search_headline(result, words), source, words("rings"))
 
 
 def _panel(

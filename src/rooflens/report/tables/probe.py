@@ -115,7 +115,7 @@ def _rates(
         multiplies = [item for item in record.under(f"gemm.{dtype}") if item.value == peak]
         # The best may also be a wide row of the batch sweep, whose own unit is bytes.
         sweep = [item for item in record.under(f"linear.{dtype}") if item.unit == "bytes_per_s"]
-        best = max([*multiplies, *sweep], key=lambda item: linear_rate(item))
+        best = max([*multiplies, *sweep], key=linear_rate)
         spec, share = _sheet(sheet.get(f"{dtype} rate"))
         ridge = found.ridge_flops_per_byte(dtype)
         rows.append(

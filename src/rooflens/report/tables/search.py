@@ -17,11 +17,10 @@ LONGEST = 20
 _SECONDS = ("ttft", "tpot")
 
 
-def search_report(result: SearchResult, say: Words) -> RenderableType:
-    """The verdict, the options with their reasons and the line that starts the first, the limits."""
-    words = search_words(say)
+def search_headline(result: SearchResult, words: Words) -> str:
+    """How many configurations serve what was asked for; ``words``: the search's."""
     goal = result.goal
-    title = words(
+    return words(
         "title",
         feasible=f"{result.feasible:,}",
         tried=f"{result.tried:,}",
@@ -30,7 +29,13 @@ def search_report(result: SearchResult, say: Words) -> RenderableType:
         prompt=f"{goal.requests.prompt:,}",
         output=f"{goal.requests.output:,}",
     )
-    parts: list[RenderableType] = [Text(title, style="bold")]
+
+
+def search_report(result: SearchResult, say: Words) -> RenderableType:
+    """The verdict, the options with their reasons and the line that starts the first, the limits."""
+    words = search_words(say)
+    goal = result.goal
+    parts: list[RenderableType] = [Text(search_headline(result, words), style="bold")]
     asked = {"TTFT": goal.ttft_s, "TPOT": goal.tpot_s}
     listed = [f"{name} {format_seconds(value)}" for name, value in asked.items() if value is not None]
     if listed:

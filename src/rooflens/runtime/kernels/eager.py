@@ -13,6 +13,7 @@ from rooflens.errors import UnsupportedError
 from rooflens.models.formats.base import WeightFormat, dtype_name, plain_format
 from rooflens.runtime.kernels.base import AttentionSettings, Kernels, PackedLinear, WeightHolding
 from rooflens.runtime.kernels.quantized import pack_quantized
+from rooflens.runtime.ranking import highest_column
 
 if TYPE_CHECKING:
     from rooflens.runtime.batch import StepBatch
@@ -122,7 +123,7 @@ class EagerKernels(Kernels):
 
     def greedy(self, logits: Tensor) -> Tensor:
         """See ``Kernels.greedy``."""
-        return logits.argmax(dim=-1)
+        return highest_column(logits)
 
     def describe(self) -> dict[str, str]:
         """See ``Kernels.describe``."""
