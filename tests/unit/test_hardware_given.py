@@ -110,3 +110,11 @@ def test_a_measured_device_that_is_in_no_catalogue() -> None:
         device_from_measurement(None, **{**figures, "peaks": {}}, name="this CPU")
     with pytest.raises(InputError, match="fp9"):
         device_from_measurement(None, **{**figures, "peaks": {"fp9": 1e12}}, name="this CPU")
+
+
+@pytest.mark.parametrize("figure", ["peak_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes"])
+def test_figures_below_one_unit_are_refused(figure: str) -> None:
+    figures = {"peak_flops_per_s": 1e12, "bandwidth_bytes_per_s": 1e9, "memory_bytes": 1e9}
+    with pytest.raises(InputError, match="too small"):
+        device_by_hand(**{**figures, figure: 1e-300})
+    assert device_by_hand(**{**figures, figure: 1.0}).name == "by hand"

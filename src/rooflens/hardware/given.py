@@ -21,7 +21,7 @@ def device_by_hand(
     """A device from figures the user gave, in FLOP/s, bytes/s and bytes.
 
     The peak answers for every dtype asked, unless ``compute_dtype`` says which one it is for. Raises
-    InputError for a figure that is not positive and finite.
+    InputError for a figure that is not finite or below one unit.
     """
     return Device(
         id=name,
@@ -115,4 +115,7 @@ def _given_peak(peak_flops_per_s: float, compute_dtype: str | None) -> Peak:
 def _positive(value: float, field: str) -> float:
     if isinstance(value, bool) or not math.isfinite(value) or value <= 0:
         raise InputError(f"{field} must be positive and finite", value=value)
+    # Below one byte or FLOP (a second) every time would leave the range of floating-point numbers.
+    if value < 1:
+        raise InputError(f"{field} is too small", value=value, allowed="1 or more, in SI units")
     return float(value)
