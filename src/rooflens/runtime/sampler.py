@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from rooflens.errors import RooflensError
-from rooflens.runtime.ranking import columns_at, highest_column, highest_scores
-from rooflens.runtime.sampling import LOWEST_LOGPROB, SampledToken, SamplerState, SamplingParams
-
-#: Likeliest tokens looked at first for top-p; the rows whose mass reaches further are sorted whole.
-_CANDIDATES = 1024
+from rooflens.runtime.draw import draw_row, draw_rows
+from rooflens.runtime.ranking import highest_column
+from rooflens.runtime.sampling import LOWEST_LOGPROB, SampledToken, SamplerState
 
 
 def sample(logits: Tensor, states: Sequence[SamplerState]) -> list[SampledToken]:
@@ -21,9 +19,7 @@ def sample(logits: Tensor, states: Sequence[SamplerState]) -> list[SampledToken]
     States are told what was chosen. Raises RooflensError where a row is not a number.
     """
     if all(state.params.plain_greedy for state in states):
-        chosen = highest_column(logits)
-        _refuse_nan(logits, chosen)
-        tokens = [SampledToken(token) for token in chosen.tolist()]
+        tokens = [SampledToken(token) for token in _highest(logits)]
     else:
         tokens = _sample(logits, states)
     for state, token in zip(states, tokens, strict=True):
@@ -37,21 +33,22 @@ def _sample(logits: Tensor, states: Sequence[SamplerState]) -> list[SampledToken
         logits = logits.clone()
         for row, state in zip(logits, states, strict=True):
             _penalise(row, state)
-    chosen = highest_column(logits)
-    _refuse_nan(logits, chosen)
+    chosen = _highest(logits)
     drawn = [index for index, state in enumerate(states) if not state.params.greedy]
     if drawn:
-        rows = logits if len(drawn) == len(states) else logits[drawn]
-        chosen[drawn] = _draw(rows, [states[index] for index in drawn])
-    return _with_logprobs(raw, chosen.tolist(), states)
+        _draw(logits, chosen, drawn, states)
+    return _with_logprobs(raw, chosen, states)
 
 
-def _refuse_nan(logits: Tensor, chosen: Tensor) -> None:
+def _highest(logits: Tensor) -> list[int]:
+    """The column of each row's highest logit. Raises RooflensError where a row is not a number."""
+    chosen = highest_column(logits)
     # argmax puts NaN above every number, so the chosen logits tell.
     if bool(torch.isnan(logits.gather(1, chosen[:, None])).any()):
         raise RooflensError(
             "the model's logits are not numbers", next="check the weights, or run in fp32 if they are fp16"
         )
+    return [int(column) for column in chosen.tolist()]
 
 
 def _penalise(row: Tensor, state: SamplerState) -> None:
@@ -69,60 +66,18 @@ def _penalise(row: Tensor, state: SamplerState) -> None:
         row[tokens] -= params.presence_penalty + params.frequency_penalty * counts
 
 
-def _draw(logits: Tensor, states: Sequence[SamplerState]) -> Tensor:
-    """Token ids [rows], drawn after temperature, top-k, top-p and min-p."""
-    params = [state.params for state in states]
-
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
-
-    uniform = column([state.uniform() for state in states])
-    temperature = column([p.temperature for p in params])
-    # Divided after the largest is taken off: a temperature near zero then cannot overflow.
-    shifted = logits - logits.amax(dim=-1, keepdim=True)
-    vocabulary = logits.shape[1]
-    top_k = [min(p.top_k or vocabulary, vocabulary) for p in params]
-    top_p = column([p.top_p for p in params])
-    if all(p.top_p == 1.0 for p in params) and min(top_k) == vocabulary:
-        probabilities = torch.softmax(shifted.double() / temperature, dim=-1)
-        return _invert(_above_min_p(probabilities, params), uniform)
-    # The whole vocabulary in fp32, the few candidates in fp64: passes over 150,000 scores cost milliseconds.
-    narrow = temperature.float().clamp_min(torch.finfo(torch.float32).tiny)
-    total = torch.logsumexp(shifted / narrow, dim=-1, keepdim=True).double()
-    width = min(max([k for k in top_k if k < vocabulary], default=0), vocabulary)
-    width = max(width, min(_CANDIDATES, vocabulary))
-    scores = highest_scores(shifted, width)
-    best = scores.double() / temperature
-    mass = torch.exp(best - total).sum(dim=-1, keepdim=True)
-    limits = torch.tensor(top_k, device=logits.device)[:, None]
-    if bool(((mass < top_p) & (limits > width)).any()):
-        scores = highest_scores(shifted, vocabulary)
-        best = scores.double() / temperature
-    rank = torch.arange(best.shape[1], device=logits.device)
-    # Rows limited by top-k renormalise over their k; the others over the whole vocabulary.
-    kept = best.masked_fill(rank >= limits, float("-inf"))
-    norm = torch.where(limits < vocabulary, torch.logsumexp(kept, dim=-1, keepdim=True), total)
-    probabilities = torch.exp(kept - norm)
-    before = probabilities.cumsum(dim=-1) - probabilities
-    probabilities = probabilities.masked_fill((before >= top_p) & (rank > 0), 0.0)
-    return columns_at(shifted, scores, _invert(_above_min_p(probabilities, params), uniform))
-
-
-def _above_min_p(probabilities: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    shares = [p.min_p for p in params]
-    if not any(shares):
-        return probabilities
-    share = torch.tensor(shares, dtype=probabilities.dtype, device=probabilities.device)[:, None]
-    floor = share * probabilities.amax(dim=-1, keepdim=True)
-    return probabilities.masked_fill(probabilities < floor, 0.0)
-
-
-def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """The column where the cumulative sum passes ``uniform`` [rows, 1] of the row's total."""
-    cumulative = probabilities.cumsum(dim=-1)
-    point = uniform * cumulative[:, -1:]
-    place = torch.searchsorted(cumulative, point, right=True)[:, 0]
-    return place.clamp_(max=probabilities.shape[1] - 1)
+def _draw(logits: Tensor, chosen: list[int], drawn: list[int], states: Sequence[SamplerState]) -> None:
+    """Put a token drawn by its state in the place of each of ``drawn`` in ``chosen``, the highest columns."""
+    params = [states[index].params for index in drawn]
+    uniforms = [states[index].uniform() for index in drawn]
+    if logits.device.type == "cpu":
+        rows = logits.numpy()
+        for index, own, uniform in zip(drawn, params, uniforms, strict=True):
+            chosen[index] = draw_row(rows[index], float(rows[index, chosen[index]]), own, uniform)
+        return
+    tokens = draw_rows(logits if len(drawn) == len(states) else logits[drawn], params, uniforms)
+    for index, token in zip(drawn, tokens.tolist(), strict=True):
+        chosen[index] = token
 
 
 def _with_logprobs(raw: Tensor, chosen: list[int], states: Sequence[SamplerState]) -> list[SampledToken]:

@@ -135,9 +135,5 @@ class Kernels(ABC):
         """
 
     @abstractmethod
-    def greedy(self, logits: Tensor) -> Tensor:
-        """The most likely token of each row of ``logits`` [rows, vocabulary]; the first of equals."""
-
-    @abstractmethod
     def describe(self) -> dict[str, str]:
         """Which path each operator takes, in words, for reports and benchmark records."""

@@ -13,7 +13,6 @@ from rooflens.errors import UnsupportedError
 from rooflens.models.formats.base import WeightFormat, dtype_name, plain_format
 from rooflens.runtime.kernels.base import AttentionSettings, Kernels, PackedLinear, WeightHolding
 from rooflens.runtime.kernels.quantized import pack_quantized
-from rooflens.runtime.ranking import highest_column
 
 if TYPE_CHECKING:
     from rooflens.runtime.batch import StepBatch
@@ -120,10 +119,6 @@ class EagerKernels(Kernels):
             mixed = torch.einsum("kgts,ksd->tkgd", weights, value[:, :length].float())
             outputs.append(mixed.flatten(1).to(query.dtype))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
-    def greedy(self, logits: Tensor) -> Tensor:
-        """See ``Kernels.greedy``."""
-        return highest_column(logits)
 
     def describe(self) -> dict[str, str]:
         """See ``Kernels.describe``."""
