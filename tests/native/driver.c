@@ -1,5 +1,7 @@
-/* Runs every weight format and every operator of a step on random numbers of odd sizes, for sanitizers to
- * watch. Prints what is wrong and returns how much it was. Built and run by tests/integration/test_native_sanitizers.py. */
+/* Runs the lanes, every weight format and every operator of a step on random numbers of odd sizes: under
+ * sanitizers (tests/integration/test_native_sanitizers.py) and on processors that are emulated
+ * (test_native_arm.py). Prints what is wrong and returns whether anything was; 77: this processor lacks the
+ * instructions. With a file's name, the results are written there, as floats, for other sets to be compared. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +9,7 @@
 
 #include "rooflens_native.h"
 
+int check_lanes(void);
 int rl_usable(void);
 int64_t rl_tile_bytes(int format, int64_t padded);
 void rl_pack(int format, const void *source, int type, int64_t stride, int64_t rows, int64_t in_features,
@@ -24,6 +27,11 @@ uint64_t rl_read(const uint8_t *data, int64_t bytes, int threads);
 #define THREADS 2
 
 static int wrong;
+static FILE *results;
+
+static void keep(const float *values, int64_t count) {
+    if (results) fwrite(values, sizeof *values, (size_t)count, results);
+}
 
 static void expect(int sound, const char *what, int number) {
     if (!sound) {
@@ -99,6 +107,7 @@ static void check_linear(int format, int rows, int columns) {
                 largest = fmaxf(largest, (float)fabs(sum));
                 error = fmaxf(error, fabsf(y[i * rows + row] - (float)sum));
             }
+        keep(y, (int64_t)count * rows);
         expect(error <= (format == RL_F32 ? 1e-5f : 0.03f) * largest, "a product in format", format);
         free(x);
         free(y);
@@ -202,8 +211,10 @@ static void check_step(int kv_type, int threads, int rows, float *logits) {
     free(program.workspace);
 }
 
-int main(void) {
+int main(int count, char **arguments) {
     if (!rl_usable()) return 77;
+    if (count > 1 && !(results = fopen(arguments[1], "wb"))) return 2;
+    wrong += check_lanes();
     for (int format = 0; format < RL_FORMATS; format++) {
         check_linear(format, 37, 256);
         if (format <= RL_Q4_1) check_linear(format, 16, 45);
@@ -213,6 +224,7 @@ int main(void) {
             float one[5 * WORDS], more[5 * WORDS];
             check_step(kv_type, 1, rows, one);
             check_step(kv_type, 3, rows, more);
+            keep(one, rows * WORDS);
             for (int i = 0; i < rows * WORDS; i++)
                 expect(fabsf(one[i] - more[i]) <= 1e-3f, "a logit by more threads", i);
         }
@@ -220,6 +232,7 @@ int main(void) {
     memset(data, 1, 100 * 64);
     expect(rl_read(data, 100 * 64, THREADS) == 100ull * 16 * 0x01010101u, "the sum of what was read", 0);
     free(data);
+    if (results) fclose(results);
     printf(wrong ? "%d wrong\n" : "sound\n", wrong);
     return wrong != 0;
 }

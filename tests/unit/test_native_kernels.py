@@ -16,7 +16,7 @@ gguf = pytest.importorskip("gguf")
 from rooflens.errors import InputError  # noqa: E402
 from rooflens.runtime.kernels import kernels_for  # noqa: E402
 from rooflens.runtime.kernels.base import StoredPart  # noqa: E402
-from rooflens.runtime.native import build  # noqa: E402
+from rooflens.runtime.native import build, instructions  # noqa: E402
 from rooflens.runtime.native.formats import GGUF_FORMATS, weight_format  # noqa: E402
 from rooflens.runtime.native.layout import Format  # noqa: E402
 from rooflens.runtime.native.library import NativeLibrary, available, load  # noqa: E402
@@ -25,9 +25,9 @@ from rooflens.runtime.native.linear import NativeLinear, Part, Scratch, pack_blo
 MISSING = available()
 needs_library = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 CPU = torch.device("cpu")
-SETS = [each.name for each in build.usable_sets()]
+SETS = [each.name for each in instructions.usable_sets()]
 #: Largest error of a result relative to the largest result: of bf16 inputs, and of inputs in 8 bits.
-CLOSE = {Format.F32: 1e-6, Format.BF16: 6e-3}
+CLOSE = {Format.F32: 2e-6, Format.BF16: 6e-3}
 #: Levels on either side of zero (or above the minimum) that a value is rounded to.
 STEPS = {Format.Q8_CHANNEL: 127, Format.Q8_0: 127, Format.Q4_0: 8, Format.Q4_1: 15}
 #: Odd sizes: rows that do not fill a tile, features that do not fill a group.
@@ -82,7 +82,7 @@ def test_every_format_multiplies_as_its_dequantised_weights(name: str) -> None:
                 assert torch.equal(held, weight if form is Format.F32 else weight.bfloat16().float())
             for count in ROWS:
                 x = normal(count, columns, seed=count)
-                expected = x @ held.T + bias
+                expected = x.double() @ held.double().T + bias
                 error = (packed.apply(x) - expected).abs().max()
                 assert error <= CLOSE.get(form, 0.02) * expected.abs().max(), (form, rows, columns, count)
 
@@ -175,7 +175,7 @@ def test_the_kernels_say_what_they_are() -> None:
 def test_without_a_compiler_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(build.COMPILER_VARIABLE, "no-such-compiler")
-    portable = build.INSTRUCTION_SETS[-1]
+    portable = instructions.INSTRUCTION_SETS[-1]
     with pytest.raises(build.BuildError, match=r"no C compiler.*no-such-compiler.*ROOFLENS_CC"):
         build.library_path(portable, openmp=False)
     monkeypatch.setenv(build.COMPILER_VARIABLE, "false")
@@ -185,9 +185,8 @@ def test_without_a_compiler_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_set_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_features", frozenset)
-    monkeypatch.setattr("rooflens.runtime.native.library.usable_sets", build.usable_sets)
-    assert [each.name for each in build.usable_sets()] == ["portable"]
+    monkeypatch.setattr(instructions, "features", frozenset)
+    assert [each.name for each in instructions.usable_sets()] == ["portable"]
     load.cache_clear()
     try:
         with pytest.raises(build.BuildError, match="instruction set"):
@@ -197,14 +196,14 @@ def test_a_set_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 BUILD = """
-import sys
-from rooflens.runtime.native.build import INSTRUCTION_SETS, library_path
+from rooflens.runtime.native.build import library_path
+from rooflens.runtime.native.instructions import INSTRUCTION_SETS
 print(library_path(INSTRUCTION_SETS[-1], openmp=False, extra=("-O0",)))
 """
 
 
 @needs_library
-def test_builds_at_the_same_time_leave_one_whole_library(tmp_path: Path) -> None:
+def test_of_builds_at_the_same_time_one_does_the_work(tmp_path: Path) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path), "PATH": "/usr/bin:/bin:/usr/local/bin"}
     running = [
         subprocess.Popen(
@@ -216,7 +215,11 @@ def test_builds_at_the_same_time_leave_one_whole_library(tmp_path: Path) -> None
     assert [process.returncode for process in running] == [0, 0], answers
     paths = {out.decode().strip() for out, _ in answers}
     assert len(paths) == 1
-    assert [str(path) for path in tmp_path.rglob("*") if path.is_file()] == list(paths)
+    left = [path for path in tmp_path.rglob("*") if path.suffix != ".lock" and path.is_file()]
+    assert [str(path) for path in left] == list(paths)
+    # Who waited says nothing, and where nobody watches there is one line.
+    said = "".join(error.decode() for _, error in answers)
+    assert said == "rooflens: compiling the C kernels for portable, once for this machine\n"
 
 
 def test_an_unknown_kernel_set_is_refused_by_name() -> None:

@@ -10,73 +10,27 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
 from rooflens.errors import RooflensError
+from rooflens.runtime.native.instructions import InstructionSet
 
 #: The compiler to use instead of the first of ``_COMPILERS`` that is there.
 COMPILER_VARIABLE = "ROOFLENS_CC"
 _COMPILERS = ("cc", "gcc", "clang")
-_UNITS = ("step.c", "pack.c", "library.c")
+#: What is compiled by itself; everything else is included.
+UNITS = ("step.c", "pack.c", "library.c")
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-Wno-psabi")
 _TIMEOUT_S = 300
 
 
 class BuildError(RooflensError):
     """Why there is no library: no compiler, or what the compiler said."""
-
-
-@dataclass(frozen=True)
-class InstructionSet:
-    """What the sources are compiled for: the compiler's flags, and Linux's names of the features."""
-
-    name: str
-    flags: tuple[str, ...]
-    features: frozenset[str]
-
-
-_AVX2 = ("-mavx2", "-mfma", "-mf16c")
-_AVX512 = (
-    *_AVX2,
-    *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
-    "-mprefer-vector-width=512",
-)
-_AVX2_FEATURES = frozenset({"avx2", "fma", "f16c"})
-_AVX512_FEATURES = _AVX2_FEATURES | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
-
-#: From fast to slow.
-INSTRUCTION_SETS = (
-    InstructionSet(
-        "amx",
-        (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
-        _AVX512_FEATURES | {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"},
-    ),
-    InstructionSet("avx512_bf16", (*_AVX512, "-mavx512bf16"), _AVX512_FEATURES | {"avx512_bf16"}),
-    InstructionSet("avx512", _AVX512, _AVX512_FEATURES),
-    InstructionSet("avx2", _AVX2, _AVX2_FEATURES),
-    InstructionSet("portable", (), frozenset()),
-)
-
-
-def usable_sets() -> tuple[InstructionSet, ...]:
-    """The sets that this processor has, from fast to slow; the library asks the processor again."""
-    found = _features()
-    return tuple(each for each in INSTRUCTION_SETS if each.features <= found)
-
-
-def _features() -> frozenset[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
-            for line in lines:
-                name, _, values = line.partition(":")
-                if name.strip() == "flags":
-                    return frozenset(values.split())
-    except OSError:
-        pass
-    return frozenset()
 
 
 def cache_folder() -> Path:
@@ -111,8 +65,8 @@ def compiler() -> tuple[str, ...]:
 def library_path(instructions: InstructionSet, *, openmp: bool, extra: Iterable[str] = ()) -> Path:
     """The compiled library, from the cache or made now. Raises BuildError with the reason where it fails.
 
-    ``openmp`` False makes a library of one thread; ``extra``: further flags, for sanitizers. Two processes
-    that build at once both do the work, and the last whole file stays.
+    ``openmp`` False makes a library of one thread; ``extra``: further flags, for sanitizers. Of processes
+    that want the same library at once, one builds it and the others wait.
     """
     command = compiler()
     flags = (*_FLAGS, *instructions.flags, *(("-fopenmp",) if openmp else ()), *extra)
@@ -122,14 +76,35 @@ def library_path(instructions: InstructionSet, *, openmp: bool, extra: Iterable[
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as folder:
-            made = _compile(command, flags, texts, Path(folder))
-            os.replace(made, path)
+        with _alone(path):
+            if not path.is_file():
+                with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as folder:
+                    os.replace(_compile(command, flags, texts, Path(folder), instructions.name), path)
     except OSError as error:
         raise BuildError(
-            f"the C kernels cannot be built: {error.strerror or error}", value=str(path)
+            f"the C kernels cannot be built: {error.strerror or error}",
+            value=str(path),
+            next="set XDG_CACHE_HOME to a folder that can be written",
         ) from None
     return path
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nobody else builds ``path`` meanwhile. Where locks are not to be had, both do the work, and the last
+    whole file stays."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path.with_suffix(".lock"))
+    try:
+        lock.acquire(timeout=_TIMEOUT_S)
+    except (Timeout, NotImplementedError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _key(command: tuple[str, ...], flags: tuple[str, ...], texts: dict[str, str]) -> str:
@@ -139,27 +114,40 @@ def _key(command: tuple[str, ...], flags: tuple[str, ...], texts: dict[str, str]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _compile(command: tuple[str, ...], flags: tuple[str, ...], texts: dict[str, str], folder: Path) -> Path:
+def _compile(
+    command: tuple[str, ...], flags: tuple[str, ...], texts: dict[str, str], folder: Path, name: str
+) -> Path:
     """All units at once, then linked without OpenMP: its functions are those of the one already loaded."""
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    if sys.stderr.isatty():
-        print("rooflens: compiling its C kernels, once for this machine ...", file=sys.stderr, flush=True)
-    running = [
-        subprocess.Popen(
-            [*command, *flags, "-c", name, "-o", f"{name}.o"],
+    for source, text in texts.items():
+        (folder / source).write_text(text, encoding="utf-8")
+    started = time.monotonic()
+    _say(f"compiling the C kernels for {name}, once for this machine")
+    running = {
+        unit: subprocess.Popen(
+            [*command, *flags, "-c", unit, "-o", f"{unit}.o"],
             cwd=folder,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        for name in _UNITS
-    ]
-    results = [(process, process.communicate(timeout=_TIMEOUT_S)[0]) for process in running]
-    for process, said in results:
-        _check(process.returncode, said)
+        for unit in UNITS
+    }
+    with ThreadPoolExecutor(len(running)) as waiters:
+        said = {waiters.submit(process.communicate): unit for unit, process in running.items()}
+        try:
+            for done, finished in enumerate(as_completed(said, timeout=_TIMEOUT_S), start=1):
+                unit = said[finished]
+                _check(running[unit].returncode, finished.result()[0])
+                elapsed = f"{done} of {len(running)} units, {time.monotonic() - started:.1f} s"
+                _say(f"{unit} is compiled ({elapsed})", for_people=True)
+        except TimeoutError:
+            raise BuildError(f"the C compiler did not end within {_TIMEOUT_S} s") from None
+        finally:
+            for process in running.values():
+                process.kill()  # those that still run after a failure, an interrupt or too long a time
     undefined = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()
     sanitizers = tuple(flag for flag in flags if flag.startswith("-fsanitize"))
-    objects = [f"{name}.o" for name in _UNITS]
+    objects = [f"{unit}.o" for unit in UNITS]
     linked = subprocess.run(
         [*command, "-shared", *undefined, *sanitizers, *objects, "-lm", "-o", "library.so"],
         cwd=folder,
@@ -169,6 +157,13 @@ def _compile(command: tuple[str, ...], flags: tuple[str, ...], texts: dict[str, 
     )
     _check(linked.returncode, linked.stdout)
     return folder / "library.so"
+
+
+def _say(text: str, *, for_people: bool = False) -> None:
+    """A line on standard error: answers go to standard output. Whole lines, because a spinner may run there;
+    ``for_people``: only where somebody watches."""
+    if not for_people or sys.stderr.isatty():
+        print(f"rooflens: {text}", file=sys.stderr, flush=True)
 
 
 def _check(code: int, said: bytes) -> None:

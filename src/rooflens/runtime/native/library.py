@@ -10,13 +10,8 @@ from functools import lru_cache
 
 import torch
 
-from rooflens.runtime.native.build import (
-    INSTRUCTION_SETS,
-    BuildError,
-    InstructionSet,
-    library_path,
-    usable_sets,
-)
+from rooflens.runtime.native.build import BuildError, library_path
+from rooflens.runtime.native.instructions import INSTRUCTION_SETS, InstructionSet, usable_sets
 from rooflens.runtime.native.layout import STRUCTS, Linear, Program, Step
 
 _OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[-.\w]*\.so[.\d]*$")

@@ -7,8 +7,11 @@
 #include <cpuid.h>
 #endif
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 int64_t rl_workspace(const rl_program *program);
@@ -36,6 +39,36 @@ static int has_avx512_bf16(void) {
 }
 #endif
 
+#if defined(__AVXVNNI__)
+static int has_avx_vnni(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
+#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+enum { ARM_DOTS, ARM_I8MM, ARM_BF16 };
+
+/* Linux tells features as bits, of the first word or of the second; macOS by name. */
+static int arm_has(int feature) {
+#if defined(__linux__)
+    static const struct {
+        unsigned long word, bit;
+    } bits[] = {{AT_HWCAP, 20}, {AT_HWCAP2, 13}, {AT_HWCAP2, 14}};
+    return getauxval(bits[feature].word) >> bits[feature].bit & 1;
+#elif defined(__APPLE__)
+    static const char *const names[] = {"hw.optional.arm.FEAT_DotProd", "hw.optional.arm.FEAT_I8MM",
+                                        "hw.optional.arm.FEAT_BF16"};
+    int has = 0;
+    size_t size = sizeof has;
+    return sysctlbyname(names[feature], &has, &size, 0, 0) == 0 && has;
+#else
+    (void)feature;
+    return 0;
+#endif
+}
+#endif
+
 /* Whether this processor runs what this library was compiled for, with the operating system's leave. */
 int rl_usable(void) {
 #if defined(__x86_64__) && defined(__AVX2__)
@@ -47,11 +80,23 @@ int rl_usable(void) {
         !__builtin_cpu_supports("avx512vnni"))
         return 0;
 #endif
+#if defined(__AVXVNNI__)
+    if (!has_avx_vnni()) return 0;
+#endif
 #if defined(__AVX512BF16__)
     if (!has_avx512_bf16()) return 0;
 #endif
 #if defined(__AMX_BF16__)
     if (!amx_allowed()) return 0;
+#endif
+#endif
+#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+    if (!arm_has(ARM_DOTS)) return 0;
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    if (!arm_has(ARM_I8MM)) return 0;
+#endif
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    if (!arm_has(ARM_BF16)) return 0;
 #endif
 #endif
     return 1;

@@ -31,7 +31,7 @@ RL_INLINE int needs_of(const rl_linear *linear) {
     for (int i = 0; i < linear->segments; i++) {
         const int format = linear->segment[i].format;
         if (format == RL_F32) needs |= NEEDS_FLOATS;
-#if defined(__AVX512BF16__)
+#ifdef RL_BF16_DOTS
         else if (format == RL_BF16) needs |= NEEDS_BF16;
 #else
         else if (format == RL_BF16) needs |= NEEDS_FLOATS;
@@ -69,6 +69,10 @@ static void prepare_row(const rl_input *in, const float *x, int64_t r, int needs
     }
 }
 
+RL_INLINE vi dot_levels(const int format, vi acc, vb w, const int8_t *x) {
+    return level_bits(format) < 8 ? dot_small(acc, w, x) : dot_quads(acc, w, x);
+}
+
 /* sum[r] = a tile of quantised weights times rows `row` to `row + rows`. */
 RL_INLINE void tile_levels(const int format, const int rows, const uint8_t *tile, const rl_input *in,
                            int64_t row, vf *sum) {
@@ -95,8 +99,8 @@ RL_INLINE void tile_levels(const int format, const int rows, const uint8_t *tile
                 const int32_t *own = sums + 2 * (r * groups + g);
                 vi a = vi_set(-level_offset(format) * own[0]), b = vi_set(-level_offset(format) * own[1]);
                 for (int j = 0; j < 4; j++) {
-                    a = dot_quads(a, w[j], quads + 4 * j);
-                    b = dot_quads(b, w[4 + j], quads + 16 + 4 * j);
+                    a = dot_levels(format, a, w[j], quads + 4 * j);
+                    b = dot_levels(format, b, w[4 + j], quads + 16 + 4 * j);
                 }
                 const float scale = scales[r * groups + g];
                 if (format == RL_Q6_K)
@@ -125,14 +129,8 @@ RL_INLINE void tile_bf16(const int rows, const uint8_t *tile, const rl_input *in
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
                 vf *to = &total[r][c % chains];
-#if defined(__AVX512BF16__)
-                uint32_t both;
-                memcpy(&both, in->narrow + (row + r) * padded + 2 * (p + c), 4);
-                const __m512i x = _mm512_set1_epi32((int32_t)both);
-                __m512bh weights, inputs;
-                memcpy(&weights, &pair, 64);
-                memcpy(&inputs, &x, 64);
-                *to = (vf)_mm512_dpbf16_ps((__m512)*to, weights, inputs);
+#ifdef RL_BF16_DOTS
+                *to = dot_pairs(*to, pair, in->narrow + (row + r) * padded + 2 * (p + c));
 #else
                 const float *x = in->x + (row + r) * in->x_stride + 2 * (p + c);
                 *to += (vf)(pair << 16) * vf_set(x[0]);

@@ -39,9 +39,15 @@ RL_INLINE vf vf_round(vf x) {
     return (x + magic) - magic;
 }
 
+#if defined(__aarch64__)
+#include "arm.h"
+#endif
+
 RL_INLINE float vf_sum(vf v) {
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__aarch64__)
+    return arm_sum(v);
 #else
     float lanes[16], total = 0.0f;
     memcpy(lanes, &v, sizeof lanes);
@@ -53,8 +59,10 @@ RL_INLINE float vf_sum(vf v) {
 }
 
 RL_INLINE float vf_top(vf v) {
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__aarch64__)
+    return arm_top(v);
 #else
     float lanes[16];
     memcpy(lanes, &v, sizeof lanes);
@@ -122,6 +130,8 @@ RL_INLINE vf vf_of_bf16(const uint16_t *p) {
 RL_INLINE vf vf_of_fp16(const uint16_t *p) {
 #if defined(__AVX512F__)
     return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(__aarch64__)
+    return arm_of_fp16(p);
 #else
     float lanes[16];
 #if defined(__F16C__)
@@ -138,6 +148,8 @@ RL_INLINE void bf16_store(uint16_t *p, vf v) {
 #if defined(__AVX512BF16__)
     __m256bh narrow = _mm512_cvtneps_pbh((__m512)v);
     memcpy(p, &narrow, 32);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    arm_bf16_store(p, v);
 #else
     vu bits = (vu)v;
     vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -147,31 +159,88 @@ RL_INLINE void bf16_store(uint16_t *p, vf v) {
 #endif
 }
 
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+/* The four bytes from `x` on, in each quad of a register. */
+RL_INLINE __m256i quad_of(const int8_t *x) {
+    int32_t quad;
+    memcpy(&quad, x, 4);
+    return _mm256_set1_epi32(quad);
+}
+
+RL_INLINE __m256i half_of(const void *vector, int half) {
+    return _mm256_loadu_si256((const __m256i *)((const uint8_t *)vector + 32 * half));
+}
+
+RL_INLINE void put_half(vi *vector, int half, __m256i value) {
+    _mm256_storeu_si256((__m256i *)((uint8_t *)vector + 32 * half), value);
+}
+#endif
+
 /* acc[r] += sum of four w[4 r + i] * x[i], w unsigned and x signed bytes: exact in 32 bits. */
 RL_INLINE vi dot_quads(vi acc, vb w, const int8_t *x) {
 #if defined(__AVX512VNNI__)
     int32_t quad;
     memcpy(&quad, x, 4);
     return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(quad));
+#elif defined(__AVXVNNI__)
+    const __m256i quad = quad_of(x);
+    for (int half = 0; half < 2; half++)
+        put_half(&acc, half, _mm256_dpbusd_avx_epi32(half_of(&acc, half), half_of(&w, half), quad));
+    return acc;
 #elif defined(__AVX2__)
     /* Even and odd bytes apart, as 16-bit numbers: their products need no saturation. */
-    const __m256i even = _mm256_set1_epi32((uint16_t)(int16_t)x[0] | (int32_t)((uint32_t)(uint16_t)(int16_t)x[2] << 16));
-    const __m256i odd = _mm256_set1_epi32((uint16_t)(int16_t)x[1] | (int32_t)((uint32_t)(uint16_t)(int16_t)x[3] << 16));
-    const __m256i low_bytes = _mm256_set1_epi16(0xff);
+    const __m256i quad = quad_of(x), low_bytes = _mm256_set1_epi16(0xff);
+    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(quad, 8), 8), odd = _mm256_srai_epi16(quad, 8);
     for (int half = 0; half < 2; half++) {
-        __m256i part = _mm256_loadu_si256((const __m256i *)((const uint8_t *)&w + 32 * half));
-        __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(part, low_bytes), even),
-                                       _mm256_madd_epi16(_mm256_srli_epi16(part, 8), odd));
-        __m256i *at = (__m256i *)((uint8_t *)&acc + 32 * half);
-        _mm256_storeu_si256(at, _mm256_add_epi32(_mm256_loadu_si256(at), sum));
+        const __m256i part = half_of(&w, half);
+        const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(part, low_bytes), even),
+                                             _mm256_madd_epi16(_mm256_srli_epi16(part, 8), odd));
+        put_half(&acc, half, _mm256_add_epi32(half_of(&acc, half), sum));
     }
     return acc;
+#elif defined(RL_ARM_DOTS)
+    return arm_dot_quads(acc, w, x);
 #else
     vu quads = (vu)w;
     for (int i = 0; i < 4; i++) acc += (vi)((quads >> (8 * i)) & 255) * vi_set(x[i]);
     return acc;
 #endif
 }
+
+/* The same for w below 128, where some machines need fewer instructions: two products fit 16 bits. */
+RL_INLINE vi dot_small(vi acc, vb w, const int8_t *x) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+    const __m256i quad = quad_of(x), ones = _mm256_set1_epi16(1);
+    for (int half = 0; half < 2; half++) {
+        const __m256i sum = _mm256_madd_epi16(_mm256_maddubs_epi16(half_of(&w, half), quad), ones);
+        put_half(&acc, half, _mm256_add_epi32(half_of(&acc, half), sum));
+    }
+    return acc;
+#elif defined(RL_ARM_DOTS)
+    return arm_dot_small(acc, w, x);
+#else
+    return dot_quads(acc, w, x);
+#endif
+}
+
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define RL_BF16_DOTS 1
+
+/* acc[r] += w[r]'s two numbers in bf16 times the two from `x` on. */
+RL_INLINE vf dot_pairs(vf acc, vu w, const uint16_t *x) {
+#if defined(__AVX512BF16__)
+    uint32_t both;
+    memcpy(&both, x, 4);
+    const __m512i pair = _mm512_set1_epi32((int32_t)both);
+    __m512bh weights, inputs;
+    memcpy(&weights, &w, 64);
+    memcpy(&inputs, &pair, 64);
+    return (vf)_mm512_dpbf16_ps((__m512)acc, weights, inputs);
+#else
+    return arm_dot_pairs(acc, w, x);
+#endif
+}
+#endif
 
 /* One vector of the sums of sixteen. */
 RL_INLINE vf sum_each(const vf v[16]) {
@@ -190,6 +259,8 @@ RL_INLINE vf sum_each(const vf v[16]) {
     __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88), _mm512_shuffle_f32x4(a[0], a[1], 0xdd));
     __m512 c = _mm512_add_ps(_mm512_shuffle_f32x4(a[2], a[3], 0x88), _mm512_shuffle_f32x4(a[2], a[3], 0xdd));
     return (vf)_mm512_add_ps(_mm512_shuffle_f32x4(b, c, 0x88), _mm512_shuffle_f32x4(b, c, 0xdd));
+#elif defined(__aarch64__)
+    return arm_sum_each(v);
 #else
     float lanes[16];
     for (int i = 0; i < 16; i++) lanes[i] = vf_sum(v[i]);
