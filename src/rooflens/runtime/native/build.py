@@ -91,11 +91,11 @@ def library_path(instructions: InstructionSet, *, openmp: bool, extra: Iterable[
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Nobody else builds ``path`` meanwhile. Where locks are not to be had, both do the work, and the last
-    whole file stays."""
+    """Nobody else builds in the folder of ``path`` meanwhile. Where locks are not to be had, both do the work,
+    and the last whole file stays."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path.with_suffix(".lock"))
+    lock = FileLock(path.with_name("build.lock"))
     try:
         lock.acquire(timeout=_TIMEOUT_S)
     except (Timeout, NotImplementedError):

@@ -65,7 +65,7 @@ class NativeKernels(CpuKernels):
         for index, part in enumerate(parts):
             waiting.append(part)
             if index + 1 == len(parts) or parts[index + 1].kind != part.kind:
-                blocks = torch.cat([each.blocks for each in waiting])
+                blocks = torch.cat([each.blocks for each in waiting]) if len(waiting) > 1 else part.blocks
                 form = GGUF_FORMATS[part.kind]
                 made.append(
                     pack_blocks(self.library, blocks, form, columns=in_features, threads=self.threads)
