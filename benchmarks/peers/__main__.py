@@ -13,7 +13,7 @@ import click
 
 from benchmarks.peers.cases import CASES, QUICK_CASES
 from benchmarks.peers.chart import write_charts
-from benchmarks.peers.engines import ENGINES, FORMATS, find_engines
+from benchmarks.peers.engines import ENGINES, FORMATS, STORED, find_engines
 from benchmarks.peers.install import cache_home
 from benchmarks.peers.model_files import DEFAULT_SHAPE
 from benchmarks.peers.results import Results
@@ -30,8 +30,9 @@ ROUNDS, QUICK_ROUNDS = 9, 3
     "--engines", help=f"Comma-separated; ours always runs. Of: {', '.join(e.name for e in ENGINES)}."
 )
 @click.option(
-    "--formats", default=",".join(FORMATS), show_default=True, help="Weight formats, in this order."
-)
+    "--formats", default=",".join((STORED, *FORMATS)), show_default=True,
+    help="Weight formats, in this order; stored is for GGUF models alone.",
+)  # fmt: skip
 @click.option("--shape", default=DEFAULT_SHAPE, show_default=True,
               help="A bundled Qwen2 model, with random weights, or an installed GGUF model.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds in all. [default: {ROUNDS}]")
@@ -79,8 +80,9 @@ def main(
 def known_formats(text: str) -> tuple[str, ...]:
     """Formats by comma-separated names. Raises SystemExit for an unknown one."""
     names = tuple(name.strip() for name in text.split(","))
-    if unknown := set(names) - set(FORMATS):
-        raise SystemExit(f"no such weights: {', '.join(sorted(unknown))}; there are {', '.join(FORMATS)}")
+    known = (STORED, *FORMATS)
+    if unknown := set(names) - set(known):
+        raise SystemExit(f"no such weights: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return names
 
 

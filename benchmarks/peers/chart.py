@@ -70,6 +70,7 @@ def _panel(found: list[Row], engines: list[str], case: Case, weights: str, *, fi
             "p90": row.rate.p90,
             "text": _beside(row),
             "colour": _colour(row.engine),
+            "strength": 1.0 if row.counts else 0.35,
         }
         for row in found
     ]
@@ -78,7 +79,12 @@ def _panel(found: list[Row], engines: list[str], case: Case, weights: str, *, fi
               axis=alt.Axis(title=None, labels=first, ticks=False, domain=False, labelLimit=200))  # fmt: skip
     x = alt.X("rate:Q", scale=alt.Scale(domain=[0, top]), axis=alt.Axis(title=None, tickCount=3, format="~s"))
     base = alt.Chart(alt.Data(values=values))
-    bars = base.mark_bar(height=_BAR_HEIGHT * 0.65).encode(x=x, y=y, color=alt.Color("colour:N", scale=None))
+    bars = base.mark_bar(height=_BAR_HEIGHT * 0.65).encode(
+        x=x,
+        y=y,
+        color=alt.Color("colour:N", scale=None),
+        opacity=alt.Opacity("strength:Q", scale=None),
+    )
     spread = base.mark_rule(strokeWidth=1.5, color=LIGHT.text).encode(x="p10:Q", x2="p90:Q", y=y)
     text = base.mark_text(align="left", dx=5, fontSize=10, color=LIGHT.text).encode(
         x="p90:Q", y=y, text="text:N"
@@ -93,7 +99,7 @@ def _beside(row: Row) -> str:
     share = next(
         (f" · {name} {v:.2f}" for name, v in (("MBU", row.mbu), ("MFU", row.mfu)) if v is not None), ""
     )
-    return f"{row.rate.median:,.0f}{share}"
+    return f"{row.rate.median:,.0f}{share}" + ("" if row.counts else " · quality fails")
 
 
 def _colour(engine: str) -> str:

@@ -52,28 +52,37 @@ class Check:
 
 
 def prompts(vocabulary: int) -> list[list[int]]:
-    """The prompts of every check."""
+    """The prompts of every check of random weights."""
     return [prompt(PROMPT_TOKENS, vocabulary=vocabulary, seed=FIRST_SEED + index) for index in range(PROMPTS)]
 
 
-def reference_logits(worker: Chooser, vocabulary: int, folder: Path) -> list[NDArray[np.float32]]:
+def prompts_of(text: Sequence[int]) -> list[list[int]]:
+    """The same for a real model: a text's beginnings."""
+    return [list(text[: (index + 1) * PROMPT_TOKENS]) for index in range(PROMPTS)]
+
+
+def write_logits(worker: Chooser, given: Sequence[Sequence[int]], folder: Path) -> None:
     """The reference's logits after each prompt, from an engine that runs the weights in fp32."""
-    folder.mkdir(parents=True, exist_ok=True)
-    found = []
-    for index, tokens in enumerate(prompts(vocabulary)):
-        path = folder / f"reference-{index}.f32"
-        worker.choose(tokens, path)
-        found.append(np.fromfile(path, dtype=np.float32))
-    return found
+    for index, tokens in enumerate(given):
+        worker.choose(tokens, _kept(folder, index))
+
+
+def kept_logits(folder: Path, count: int) -> list[NDArray[np.float32]]:
+    """What ``write_logits`` wrote."""
+    return [np.fromfile(_kept(folder, index), dtype=np.float32) for index in range(count)]
 
 
 def check(
-    worker: Chooser, reference: Sequence[NDArray[np.float32]], vocabulary: int, weights: str, folder: Path
+    worker: Chooser,
+    given: Sequence[Sequence[int]],
+    reference: Sequence[NDArray[np.float32]],
+    weights: str,
+    folder: Path,
 ) -> Check:
     """Compare a worker's choices, and its logits where it tells them, with the reference's."""
     equal, gaps, errors = 0, [], []
     path = folder / "checked.f32"
-    for tokens, expected in zip(prompts(vocabulary), reference, strict=True):
+    for tokens, expected in zip(given, reference, strict=True):
         path.unlink(missing_ok=True)
         token = worker.choose(tokens, path)
         equal += token == int(expected.argmax())
@@ -87,6 +96,10 @@ def check(
         error=float(np.mean(errors)) if errors else None,
         limit=GAP_LIMITS[weights],
     )
+
+
+def _kept(folder: Path, index: int) -> Path:
+    return folder / f"reference-{index}.f32"
 
 
 def gap(expected: NDArray[np.float32], token: int) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.peers.cases import tokens_per_s
-from benchmarks.peers.engines import ENGINES, FORMATS, OURS
+from benchmarks.peers.engines import ENGINES, FORMATS, OURS, STORED
 from benchmarks.peers.protocol import Case
 from rooflens.measure.statistics import Summary, median, summarize
 
@@ -18,6 +18,7 @@ class Row:
 
     ``mbu``: bytes that must be read / time / bandwidth probed around the sample. ``mfu``: FLOPs / time /
     matrix rate probed before it (prefill alone). ``disturbed``: samples left out because other work ran.
+    ``counts``: False where the form's quality on real weights was measured and is below the limits.
     """
 
     engine: str
@@ -29,6 +30,7 @@ class Row:
     mfu: float | None
     ratio: Summary | None
     disturbed: int
+    counts: bool = True
 
 
 def rows(document: Mapping[str, Any], cases: Sequence[Case]) -> list[Row]:
@@ -36,7 +38,7 @@ def rows(document: Mapping[str, Any], cases: Sequence[Case]) -> list[Row]:
     made = []
     order = [engine.name for engine in ENGINES]
     found = {sample["weights"] for sample in document["samples"]}
-    formats = [weights for weights in (*FORMATS, "stored") if weights in found]
+    formats = [weights for weights in (STORED, *FORMATS) if weights in found]
     for weights in formats:
         for case in cases:
             here = [s for s in document["samples"] if (s["weights"], s["case"]) == (weights, case.name)]
@@ -46,6 +48,12 @@ def rows(document: Mapping[str, Any], cases: Sequence[Case]) -> list[Row]:
                 if row := _row(document["engines"][engine][weights], case, samples, ours):
                     made.append(row)
     return made
+
+
+def counts(facts: Mapping[str, Any]) -> bool:
+    """Whether an engine's speeds count: not where its quality was measured and found too low."""
+    quality = facts.get("quality")
+    return quality is None or bool(quality["passed"])
 
 
 def undisturbed(samples: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -84,4 +92,5 @@ def _row(
         mfu=median(mfu) if mfu else None,
         ratio=summarize(ratios) if ratios and quiet[0]["engine"] != OURS else None,
         disturbed=len(samples) - len(quiet),
+        counts=counts(facts),
     )

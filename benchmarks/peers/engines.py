@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 #: The engine that every ratio is against.
 OURS = "rooflens"
 FORMATS = ("bf16", "int8", "int4")
+#: A GGUF file's own formats.
+STORED = "stored"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Form:
 class Engine:
     """One line of the comparison. ``environment`` is empty for Rooflens's own Python.
 
-    ``variant`` tells a worker that serves two engines which of them it is. ``stored``: reads GGUF files.
+    ``variant`` tells a worker that serves two engines which of them it is. ``gguf``: weights that it makes
+    of a GGUF file itself.
     """
 
     name: str
@@ -35,7 +38,7 @@ class Engine:
     worker: str
     forms: Mapping[str, Form]
     variant: str = ""
-    stored: bool = False
+    gguf: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -46,8 +49,8 @@ _OURS = {
 }
 
 ENGINES = (
-    Engine(OURS, "", "rooflens_worker", _OURS, variant="native", stored=True),
-    Engine("rooflens-torch", "", "rooflens_worker", _OURS, variant="cpu", stored=True),
+    Engine(OURS, "", "rooflens_worker", _OURS, variant="native", gguf=(STORED, *FORMATS)),
+    Engine("rooflens-torch", "", "rooflens_worker", _OURS, variant="cpu", gguf=(STORED, *FORMATS)),
     Engine(
         "llama.cpp",
         "llama.cpp",
@@ -57,13 +60,14 @@ ENGINES = (
             "int8": Form("gguf-q8_0", "Q8_0"),
             "int4": Form("gguf-q4_0", "Q4_0"),
         },
-        stored=True,
+        gguf=(STORED,),
     ),
     Engine(
         "transformers",
         "transformers",
         "transformers_worker",
         {"bf16": Form("directory", "bf16, eager")},
+        gguf=("bf16",),
     ),
     Engine(
         "OpenVINO GenAI",
@@ -92,6 +96,21 @@ ENGINES = (
         variables={"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "2"},
     ),
 )
+
+
+def form_of_file(engine: Engine, weights: str, stem: str) -> Form | None:
+    """A GGUF file as an engine takes it; None for weights that it does not make of one.
+
+    All but ``stored`` are made of the values that the file's blocks stand for.
+    """
+    if weights not in engine.gguf:
+        return None
+    if weights != STORED:
+        form = engine.forms[weights]
+        return replace(form, made_by="", label=f"{form.label}, made of {stem}")
+    if engine.variant == "cpu":  # Rooflens's torch path has no kernels for the file's blocks
+        return Form("", f"{stem}, expanded to bf16")
+    return Form("", stem, held=STORED if engine.variant else "")
 
 
 def find_engines(names: str | None) -> tuple[Engine, ...]:

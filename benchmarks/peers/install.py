@@ -42,7 +42,7 @@ _TORCH = "torch==2.13.0"
 ENVIRONMENTS = (
     Environment(
         "transformers",
-        (_TORCH, "transformers", "safetensors", "gguf", "sentencepiece"),
+        (_TORCH, "transformers", "accelerate", "safetensors", "gguf", "sentencepiece"),
         "import transformers",
     ),
     # Built here, as its users do for the fastest code: with this processor's instructions. All but its int8

@@ -62,7 +62,11 @@ class Setup:
 
 
 class Engine(Protocol):
-    """What a worker module gives."""
+    """What a worker module gives.
+
+    An engine that tells its logits also has ``score(tokens, prompt, path)``: it writes logits (fp32, a row a
+    token) after each of ``tokens``, the first ``prompt`` of which are read at once, the others one by one.
+    """
 
     def load(self, setup: Setup) -> dict[str, Any]:
         """Load the model; returns versions, the KV cache's type and whatever else a reader should know."""
@@ -115,6 +119,11 @@ def _dispatch(engine: Engine, request: dict[str, Any]) -> Any:
         return engine.load(Setup(**request["setup"]))
     if name == "choose":
         return engine.choose(request["tokens"], request.get("path"))
+    if name == "score":
+        score = getattr(engine, "score", None)
+        if score is not None:
+            score(request["tokens"], request["prompt"], request["path"])
+        return score is not None
     if name == "greedy":
         return engine.greedy(request["tokens"], request["count"])
     case = Case(**request["case"])

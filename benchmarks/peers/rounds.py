@@ -86,44 +86,81 @@ def run_case(
     """
     names = list(workers)
     turn = number % len(names) if names else 0
-    for name in names[turn:] + names[:turn]:
-        if (name, case.name) in given_up:
-            continue
+    order = [name for name in names[turn:] + names[:turn] if (name, case.name) not in given_up]
+
+    def give_up(name: str, error: WorkerError) -> None:
+        given_up.add((name, case.name))
+        fail(Failure(name, case.name, str(error)))
+
+    # All are made ready first, so that samples follow close on one another and share the probes between them.
+    prepared = []
+    for name in order:
         try:
-            keep(_sample(workers[name], case, instruments, name, weights, number))
+            _prepare(workers[name], case)
+            prepared.append(name)
         except WorkerError as error:
-            given_up.add((name, case.name))
-            fail(Failure(name, case.name, str(error)))
-
-
-def _sample(
-    worker: Measured, case: Case, instruments: Instruments, name: str, weights: str, number: int
-) -> Sample:
-    for attempt in range(1, TRIES + 1):
-        sample = _attempt(worker, case, instruments, name, weights, number)
-        if not sample.disturbed or attempt == TRIES:
-            return sample
-    raise AssertionError("at least one attempt is made")
-
-
-def _attempt(
-    worker: Measured, case: Case, instruments: Instruments, name: str, weights: str, number: int
-) -> Sample:
+            give_up(name, error)
     instruments.settle()
+    before: float | None = None
+    for name in prepared:
+        try:
+            sample, before = _sample(workers[name], case, instruments, name, weights, number, before)
+            keep(sample)
+        except WorkerError as error:
+            before = None
+            give_up(name, error)
+
+
+def _prepare(worker: Measured, case: Case) -> None:
     worker.wake()
     try:
         worker.ready(case)
+    finally:
         worker.sleep()
+
+
+def _sample(
+    worker: Measured,
+    case: Case,
+    instruments: Instruments,
+    name: str,
+    weights: str,
+    number: int,
+    before: float | None,
+) -> tuple[Sample, float | None]:
+    """The sample and the bandwidth after it, which is the next one's before; None where it was disturbed."""
+    for attempt in range(1, TRIES + 1):
+        if attempt > 1:
+            _prepare(worker, case)
+            instruments.settle()
+        sample, after = _attempt(worker, case, instruments, name, weights, number, before)
+        before = None
+        if not sample.disturbed:
+            return sample, after
+    return sample, None
+
+
+def _attempt(
+    worker: Measured,
+    case: Case,
+    instruments: Instruments,
+    name: str,
+    weights: str,
+    number: int,
+    before: float | None,
+) -> tuple[Sample, float]:
+    if before is None:
         before = instruments.bandwidth()
-        gemm = instruments.gemm() if instruments.gemm is not None and case.kind == "prefill" else None
-        stop = instruments.watch(name)
-        worker.wake()
+    gemm = instruments.gemm() if instruments.gemm is not None and case.kind == "prefill" else None
+    stop = instruments.watch(name)
+    worker.wake()
+    try:
         seconds = worker.run(case)
         others = stop()
     finally:
         worker.sleep()
     after = instruments.bandwidth()
-    return Sample(
+    sample = Sample(
         engine=name,
         weights=weights,
         case=case.name,
@@ -135,3 +172,4 @@ def _attempt(
         stolen_share=None if others is None else others.stolen_share,
         disturbed=others is not None and not others.quiet,
     )
+    return sample, after

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from benchmarks.peers import checks
 from benchmarks.peers.cases import LARGEST_BATCH
-from benchmarks.peers.engines import Engine, Form
+from benchmarks.peers.engines import STORED, Engine, Form, form_of_file
 from benchmarks.peers.forms import Forms
 from benchmarks.peers.install import ENVIRONMENTS, InstallError, ensure, own_python
 from benchmarks.peers.needs import needs_of
 from benchmarks.peers.protocol import Case, Setup
+from benchmarks.peers.reference import Reference, make_reference
 from benchmarks.peers.results import Results
 from benchmarks.peers.rounds import Instruments, run_case
 from benchmarks.peers.surroundings import GemmProbe, ReadProbe, Watch, wait_until_quiet
@@ -33,7 +31,6 @@ from rooflens.runtime.discover import find_packaged
 
 Tell = Callable[[str], None]
 
-STORED = "stored"
 TURN_S = 1.0
 """After a lock is given back, others get this long to take it."""
 #: Formats whose prefill is held against another matrix rate than bf16's.
@@ -71,8 +68,14 @@ def run(options: Options, results: Results, *, tell: Tell) -> None:
     forms = Forms(options.home, options.shape, pythons)
     source = packaged.path() if packaged is not None else forms.path("directory")
     plain = read_model(source)
-    reference = _reference(options, source, plain, pythons, tell)
-    for weights in (STORED,) if packaged is not None else options.formats:
+    with alone(options.lock):
+        reference = make_reference(
+            source, plain.vocab_size, pythons, options.home, options.shape, threads=options.threads, tell=tell
+        )
+    results.document["reference"] = reference.facts
+    for weights in options.formats:
+        if weights == STORED and packaged is None:
+            continue
         if results.rounds(weights) >= options.rounds:
             continue
         entrants = _entrants(options, results, forms, weights, source, tell)
@@ -108,9 +111,9 @@ def _entrants(
         if engine.environment not in forms.pythons:
             continue
         try:
-            if weights == STORED:
-                if engine.stored:
-                    entrants.append(Entrant(engine, _as_stored(engine, source), source))
+            if source.is_file():
+                if (made := form_of_file(engine, weights, source.stem)) is not None:
+                    entrants.append(Entrant(engine, made, source))
             elif (form := engine.forms.get(weights)) is not None:
                 entrants.append(Entrant(engine, form, forms.path(form.made_by)))
         except InstallError as error:
@@ -119,41 +122,13 @@ def _entrants(
     return entrants
 
 
-def _as_stored(engine: Engine, source: Path) -> Form:
-    """A GGUF file as an engine takes it: Rooflens's torch path alone expands it to bf16."""
-    if engine.variant == "cpu":
-        return Form(STORED, f"{source.stem}, expanded to bf16")
-    return Form(STORED, source.stem, held=STORED if engine.variant else "")
-
-
-def _reference(
-    options: Options, source: Path, spec: ModelSpec, pythons: dict[str, Path], tell: Tell
-) -> list[NDArray[np.float32]]:
-    """Logits in fp32: by transformers for a directory, by our eager path for a GGUF file; kept on disk."""
-    folder = options.home / "logits" / options.shape.replace("/", "__")
-    kept = [folder / f"reference-{index}.f32" for index in range(checks.PROMPTS)]
-    if all(path.exists() for path in kept):
-        return [np.fromfile(path, dtype=np.float32) for path in kept]
-    tell("reference logits in fp32")
-    theirs = source.is_dir() and "transformers" in pythons
-    python, module = (
-        (pythons["transformers"], "transformers_worker") if theirs else (own_python(), "rooflens_worker")
-    )
-    worker = Worker(python, module, log=options.home / "logs" / "reference.log")
-    try:
-        worker.load(Setup(str(source), "fp32", options.threads, 1, variant="" if theirs else "eager"))
-        return checks.reference_logits(worker, spec.vocab_size, folder)
-    finally:
-        worker.close()
-
-
 def _start(
     options: Options,
     results: Results,
     entrants: Sequence[Entrant],
     weights: str,
     plain: ModelSpec,
-    reference: list[NDArray[np.float32]],
+    reference: Reference,
     pythons: dict[str, Path],
     stack: ExitStack,
     tell: Tell,
@@ -178,10 +153,7 @@ def _start(
             why = str(error)
         else:
             verdict = facts["check"]
-            tell(
-                f"{name} {weights}: {verdict['equal']:.0%} of choices equal, gap {verdict['gap']:.3f}"
-                + ("" if verdict["error"] is None else f", error {verdict['error']:.2%}")
-            )
+            tell(f"{name} {weights}: {told(facts)}")
             why = "" if verdict["passed"] else f"its outputs are not the model's: gap {verdict['gap']:.2f}"
             results.add_engine(name, weights, facts)
         if why:
@@ -201,7 +173,7 @@ def _load(
     options: Options,
     weights: str,
     plain: ModelSpec,
-    reference: list[NDArray[np.float32]],
+    reference: Reference,
 ) -> dict[str, Any]:
     form, engine = entrant.form, entrant.engine
     setup = Setup(
@@ -216,8 +188,25 @@ def _load(
             kv_dtype=facts["kv_dtype"],
             held_bytes=facts.get("held_bytes"),
         )
-    verdict = checks.check(worker, reference, plain.vocab_size, weights, options.home / "logits")
+    folder = options.home / "logits"
+    verdict = checks.check(worker, reference.prompts, reference.logits, weights, folder)
+    if verdict.passed and reference.reading is not None:
+        facts.update(reference.reading.verdict(worker, weights, folder))
     return {**facts, "label": form.label, "check": verdict.to_dict()}
+
+
+def told(facts: dict[str, Any]) -> str:
+    """How an engine's outputs compare, in a line."""
+    check, quality = facts["check"], facts.get("quality")
+    text = f"{check['equal']:.0%} of choices equal, gap {check['gap']:.3f}"
+    if check["error"] is not None:
+        text += f", error {check['error']:.2%}"
+    if quality is not None:
+        answers, along = quality["answers"], quality["text"]
+        text += f"; answers: top-1 {answers['equal']:.2%}, KL {answers['kl']:.5f}"
+        text += f"; text: {along['equal']:.2%}, {along['kl']:.5f}"
+        text += "" if quality["passed"] else ": fails, its speed does not count"
+    return text
 
 
 def _measure(

@@ -10,8 +10,12 @@ from benchmarks.peers.cases import CASES
 from benchmarks.peers.compare import Row, rows
 from benchmarks.peers.engines import OURS
 from benchmarks.peers.protocol import Case
+from benchmarks.peers.quality_table import quality_parts, table_line
 from rooflens.measure.statistics import summarize
 from rooflens.units import format_bandwidth, format_flops_per_s
+
+#: Beside engines whose quality was measured and is too low.
+FAILS = " (**fails quality: does not count**)"
 
 
 def write_table(document: Mapping[str, Any], path: Path) -> Path:
@@ -35,10 +39,12 @@ def markdown(document: Mapping[str, Any]) -> str:
             "Tokens per second: median (p10 to p90); MBU while decoding, MFU of prompts.",
             _rates(here, cases),
         ]
+        if any(row.engine == OURS and not row.counts for row in here):
+            parts.append(f"{OURS} itself fails the limits of quality here: no ratio below counts.")
         if any(row.ratio for row in here):
             parts += [f"How many times as fast {OURS} was, paired round by round: median (p10 to p90).",
                       _ratios(here, cases)]  # fmt: skip
-    parts += ["## Outputs", _checks(document), *_absent(document)]
+    parts += ["## Outputs", _checks(document), *quality_parts(document), *_absent(document)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -52,11 +58,18 @@ def case_title(case: Case) -> str:
 def _head(document: Mapping[str, Any]) -> str:
     machine = document["machine"]
     return (
-        f"# {document['shape']} on {machine['cpu']['name']}\n\n"
+        f"# {document['shape']} on {cpu_title(machine['cpu'])}\n\n"
         f"Measured {document['created'][:10]} with {document['threads']} threads, {machine['system']}, "
         f"Rooflens {machine['rooflens']}. Written by `python -m benchmarks.peers`; "
         "docs/benchmarks.md says how to read it."
     )
+
+
+def cpu_title(cpu: Mapping[str, Any]) -> str:
+    """The processor's name; its family and model too, where the record has them."""
+    if cpu.get("family") is None:
+        return str(cpu["name"])
+    return f"{cpu['name']} (family {cpu['family']}, model {cpu['model']})"
 
 
 def _surroundings(document: Mapping[str, Any], weights: str) -> str:
@@ -98,25 +111,30 @@ def _ratios(found: Sequence[Row], cases: Sequence[Case]) -> str:
 
 def _grid(found: Sequence[Row], cases: Sequence[Case], cell: Any) -> str:
     by_place = {(row.engine, row.case): row for row in found}
-    labels = {row.engine: row.label for row in found}
-    lines = [_line("engine", *(case_title(case) for case in cases)), _line(*["---"] * (len(cases) + 1))]
+    labels = {row.engine: row.label + ("" if row.counts else FAILS) for row in found}
+    lines = [
+        table_line("engine", *(case_title(case) for case in cases)),
+        table_line(*["---"] * (len(cases) + 1)),
+    ]
     for engine, label in labels.items():
         cells = [by_place.get((engine, case.name)) for case in cases]
-        lines.append(_line(f"{engine}, {label}", *("" if row is None else cell(row) for row in cells)))
+        lines.append(table_line(f"{engine}, {label}", *("" if row is None else cell(row) for row in cells)))
     return "\n".join(lines)
 
 
 def _checks(document: Mapping[str, Any]) -> str:
     lines = [
-        _line("engine", "weights", "equal choices", "gap (limit)", "error of logits", "cache", "versions"),
-        _line(*["---"] * 7),
+        table_line(
+            "engine", "weights", "equal choices", "gap (limit)", "error of logits", "cache", "versions"
+        ),
+        table_line(*["---"] * 7),
     ]
     for engine, formats in document["engines"].items():
         for weights, facts in formats.items():
             check = facts["check"]
             versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
             lines.append(
-                _line(
+                table_line(
                     engine,
                     f"{weights}: {facts['label']}",
                     f"{check['equal']:.0%} of {check['prompts']}",
@@ -135,7 +153,3 @@ def _absent(document: Mapping[str, Any]) -> list[str]:
         f"- {row['engine']}, {row['weights']}, {row['case']}: {row['why']}" for row in document["failures"]
     ]
     return ["## Left out", "\n".join(told)] if told else []
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOAD_S = 600.0
 #: What one answer may take; a slow engine at the longest prompt stays far below.
 ANSWER_S = 180.0
+#: What reading the text for quality may take, token by token in fp32.
+SCORE_S = 900.0
 
 
 class WorkerError(Exception):
@@ -65,6 +67,11 @@ class Worker:
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
         """The next ``count`` tokens by greedy choice."""
         return list(self._ask({"do": "greedy", "tokens": list(tokens), "count": count}, ANSWER_S))
+
+    def score(self, tokens: Sequence[int], prompt: int, path: Path) -> bool:
+        """Logits after each token to ``path``, a row a token in fp32; False if the engine tells none."""
+        request = {"do": "score", "tokens": list(tokens), "prompt": prompt, "path": str(path)}
+        return bool(self._ask(request, SCORE_S))
 
     def ready(self, case: Case) -> None:
         """Bring the engine to where the case can be timed."""

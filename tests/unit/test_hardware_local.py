@@ -291,6 +291,7 @@ def test_a_container_with_a_quota_on_a_shared_server(tmp_path: Path) -> None:
     for cpu in range(4):  # two cores with two threads each
         write(tmp_path, topology(cpu, core=cpu // 2))
     info = read_cpu(root=tmp_path, platform="linux")
+    assert (info.family, info.model) == (25, 17)
     assert info.name == "AMD EPYC 9654 96-Core Processor"
     assert (info.machine_cores, info.usable_threads, info.sockets) == (2, 4, 1)
     assert (info.quota_cpus, info.usable_cores) == (1.5, 1)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.peers import checks
+from benchmarks.peers import checks, quality
 from benchmarks.peers.__main__ import known_formats, main, slug
 from benchmarks.peers.cases import CASES, need, tokens_per_s
 from benchmarks.peers.chart import write_charts
 from benchmarks.peers.compare import paired_ratios, rows
-from benchmarks.peers.engines import ENGINES, OURS, find_engines
+from benchmarks.peers.engines import ENGINES, OURS, find_engines, form_of_file
 from benchmarks.peers.install import ENVIRONMENTS
 from benchmarks.peers.needs import needs_of
 from benchmarks.peers.protocol import Case, prompt
@@ -105,7 +105,7 @@ def test_only_the_measured_engine_is_awake_and_none_during_a_probe() -> None:
         return stop
 
     run(workers, using=instruments(bandwidth=bandwidth, watch=watch))
-    assert awake == [[]] * 6  # before and after each of three samples
+    assert awake == [[]] * 4  # before, between and after three samples
 
 
 def test_a_disturbed_sample_is_taken_again() -> None:
@@ -227,11 +227,12 @@ def test_a_wrong_model_does_not_pass() -> None:
         def choose(self, tokens: Any, path: Path | None = None) -> int:
             return next(self.tokens)
 
+    given = checks.prompts(5000)
     right = Engine([int(logits.argmax()) for logits in reference])
-    verdict = checks.check(right, reference, 5000, "bf16", Path())
+    verdict = checks.check(right, given, reference, "bf16", Path())
     assert (verdict.equal, verdict.gap, verdict.error, verdict.passed) == (1.0, 0.0, None, True)
     wrong = Engine([int(token) for token in rng.integers(0, 5000, checks.PROMPTS)])
-    assert not checks.check(wrong, reference, 5000, "int4", Path()).passed
+    assert not checks.check(wrong, given, reference, "int4", Path()).passed
     assert checks.gap(reference[0], 5000) == float("inf")
 
 
@@ -278,6 +279,85 @@ def test_every_option_is_documented() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     for parameter in main.params:
         assert parameter.opts[0] in page, parameter.opts[0]
+
+
+def test_quality_is_measured_where_something_follows() -> None:
+    # Two tokens of a vocabulary of three, the third column of one engine is padding.
+    reference = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [1 / 3] * 3], dtype=np.float32))
+    padded = np.concatenate([reference, np.full((3, 1), 9.0, dtype=np.float32)], axis=1)
+    same = quality.compare(reference, padded, [0, 1, 2])
+    assert same.equal.tolist() == [True, True]
+    assert same.kl == pytest.approx([0.0, 0.0], abs=1e-9)
+    # 1/0.25 then 1/0.1, the geometric mean.
+    assert same.along().perplexity == pytest.approx((4 * 10) ** 0.5)
+    other = reference.copy()
+    other[0] = np.log([0.25, 0.5, 0.25])
+    found = quality.compare(reference, other, [0, 1, 2])
+    assert found.equal.tolist() == [False, True]
+    # 0.5 ln 2 + 0.25 ln 0.5
+    assert found.kl[0] == pytest.approx(0.25 * np.log(2), rel=1e-6)
+    assert found.since(1).along().equal == 1.0
+    assert quality.joined([found, same]).along().equal == pytest.approx(3 / 4)
+    with pytest.raises(ValueError, match="not finite"):
+        quality.compare(reference, other * np.nan, [0, 1, 2])
+
+
+def test_limits_take_choices_of_the_answers_and_divergence_of_both() -> None:
+    def measured(*, answers: float, answers_kl: float, text_kl: float) -> quality.Quality:
+        text = quality.Along(10, 0.9, text_kl, 20.0)
+        return quality.Quality(text, text, text, quality.Along(10, answers, answers_kl, 1.5))
+
+    assert measured(answers=0.98, answers_kl=0.005, text_kl=0.005).judged("int8")["passed"]
+    assert not measured(answers=0.98, answers_kl=0.005, text_kl=0.005).judged("bf16")["passed"]
+    assert not measured(answers=0.97, answers_kl=0.0, text_kl=0.0).judged("int4")["passed"]
+    assert not measured(answers=1.0, answers_kl=0.0, text_kl=0.006).judged("stored")["passed"]
+    assert not measured(answers=1.0, answers_kl=0.006, text_kl=0.0).judged("int8")["passed"]
+    assert quality.same_start([1, 2, 3], [1, 2, 4]) == 2
+    assert quality.same_start([1, 2], [1, 2, 4]) == 2
+
+
+def test_a_form_that_fails_is_shown_and_does_not_count(tmp_path: Path) -> None:
+    made = document(tmp_path)
+    along = {"tokens": 9, "equal": 0.95, "kl": 0.002, "perplexity": 31.0}
+    parts = dict.fromkeys(("text", "prompt", "steps", "answers"), along)
+    same = {"tokens": 64, "equal_start": 20}
+    made["reference"] = {"by": "the reference", "text": along, "held_against": None}
+    for engine, passed in ((OURS, True), ("llama.cpp", False)):
+        facts = made["engines"][engine]["bf16"]
+        measured = {"quality": {**parts, "passed": passed}, "same_text": same}
+        made["engines"][engine]["bf16"] = {**facts, **measured}
+    text = markdown(made)
+    assert "| llama.cpp, bf16 (**fails quality: does not count**) | 25.0" in text
+    assert (
+        "| llama.cpp | bf16: bf16 | 95.00% (95.00%) | 0.00200, 0.00200 (0.00200, 0.00200) | 31.000 |" in text
+    )
+    assert "20 of 64 | **fails** |" in text
+    assert [row.counts for row in rows(made, CASES)] == [True, False]
+    assert "no ratio below counts" not in text
+    made["engines"][OURS]["bf16"]["quality"]["passed"] = False
+    assert "no ratio below counts" in markdown(made)
+    assert "quality fails" in write_charts(made, tmp_path / "r.json")[1].read_text(encoding="utf-8")
+
+
+def test_forms_of_a_file() -> None:
+    engines = {engine.name: engine for engine in ENGINES}
+    stored = form_of_file(engines[OURS], "stored", "model.Q4_1")
+    assert stored is not None
+    assert (stored.held, stored.label) == ("stored", "model.Q4_1")
+    int8 = form_of_file(engines[OURS], "int8", "model.Q4_1")
+    assert int8 is not None
+    assert (int8.held, int8.label) == ("int8", "int8, groups of 32, made of model.Q4_1")
+    assert form_of_file(engines["llama.cpp"], "int8", "model.Q4_1") is None
+    assert form_of_file(engines["vLLM CPU"], "stored", "model.Q4_1") is None
+
+
+def test_a_probe_is_shared_by_neighbours_unless_one_was_disturbed() -> None:
+    probes = iter([10e9, 20e9, 30e9, 40e9, 50e9, 60e9])
+    answers = iter([QUIET, BUSY, QUIET, QUIET])
+    workers = {name: FakeWorker(1.0) for name in "abc"}
+    samples, _ = run(workers, using=instruments(lambda: next(answers), bandwidth=lambda: next(probes)))
+    # a: 10, 20; b: 20, 30 disturbed, again: 40, 50; c goes on from there.
+    assert [sample.read_bytes_per_s for sample in samples] == [15e9, 45e9, 55e9]
 
 
 def test_committed_results_are_shown_as_they_are() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from benchmarks.peers import checks
+from benchmarks.peers import checks, quality
 from benchmarks.peers.model_files import random_tensors, read_config, write_directory, write_gguf
 from benchmarks.peers.protocol import Case, Setup
 from benchmarks.peers.worker_process import Worker, WorkerError
@@ -78,8 +78,17 @@ def test_our_worker_loads_checks_and_runs(directory: Path, tmp_path: Path) -> No
         token = worker.choose([1, 2, 3], logits)
         assert int(np.fromfile(logits, dtype=np.float32).argmax()) == token
         assert worker.greedy([1, 2, 3], 4)[0] == token
-        reference = checks.reference_logits(worker, 320, tmp_path)
-        assert checks.check(worker, reference, 320, "bf16", tmp_path).equal == 1.0
+        given = checks.prompts(320)
+        checks.write_logits(worker, given, tmp_path)
+        reference = checks.kept_logits(tmp_path, len(given))
+        assert checks.check(worker, given, reference, "bf16", tmp_path).equal == 1.0
+        scored = tmp_path / "scored.f32"
+        assert worker.score([1, 2, 3, 4], 3, scored)
+        rows = quality.read_logits(scored, 4)
+        # The last of the prompt, and a step after it, say what choosing after them says.
+        assert np.allclose(rows[2], np.fromfile(logits, dtype=np.float32), rtol=0, atol=0.05)
+        worker.choose([1, 2, 3, 4], logits)
+        assert np.allclose(rows[3], np.fromfile(logits, dtype=np.float32), rtol=0, atol=0.05)
         for case in (
             Case("prefill", 16),
             Case("decode", 16, tokens=2),

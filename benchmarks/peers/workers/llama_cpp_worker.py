@@ -96,6 +96,16 @@ class LlamaCpp:
             logits.astype(np.float32).tofile(path)
         return int(logits.argmax())
 
+    def score(self, tokens: Sequence[int], prompt: int, path: str) -> None:
+        self.one.crop(0, 0)
+        with open(path, "wb") as file:
+            self.one.run([(token, 0, True) for token in tokens[:prompt]])
+            for row in range(prompt):
+                self.one.logits(row).tofile(file)
+            for token in tokens[prompt:]:
+                self.one.run([(token, 0, True)])
+                self.one.logits(0).tofile(file)
+
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
         chosen = [self.choose(tokens, None)]
         while len(chosen) < count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from rooflens.runtime.batch import BLOCK_TOKENS, Chunk, StepBatch
 
 BATCHED_TOKENS = 256
 """What a sequence of a batch may hold."""
+SCORED_TOKENS = 128
+"""Rows of logits that are held at once, in chunks that still run as a prompt does."""
 
 
 class Rooflens:
@@ -63,6 +66,14 @@ class Rooflens:
         if path is not None:
             logits.numpy().tofile(path)
         return int(logits.argmax())
+
+    def score(self, tokens: Sequence[int], prompt: int, path: str) -> None:
+        self.filled.clear()
+        starts = [*range(0, prompt, SCORED_TOKENS), *range(prompt, len(tokens))]
+        with open(path, "wb") as file:
+            for start, end in pairwise([*starts, len(tokens)]):
+                chunk = Chunk(tokens[start:end], start, self.long, end - start)
+                self.backend.step(StepBatch.build([chunk])).numpy().tofile(file)
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
         chosen = [self.choose(tokens, None)]

@@ -30,15 +30,26 @@ class Transformers:
         ).eval()
         self.vocabulary = int(self.model.config.vocab_size)
         self.caches: dict[int, Any] = {}
+        facts = {"held_bytes": self._held_bytes()} if source else {}
         return {
+            **facts,
             "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
             "kv_dtype": setup.weights,
         }
 
+    def _held_bytes(self) -> int:
+        """Bytes of the weights that every token reads: all but a table that is only looked up."""
+        table, head = self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight
+        every = sum(weight.nbytes for weight in self.model.parameters())
+        return every if head is table else every - table.nbytes
+
     @torch.inference_mode()
+    def _all(self, rows: list[list[int]], cache: Any, *, wanted: int) -> torch.Tensor:
+        output = self.model(torch.tensor(rows), past_key_values=cache, use_cache=True, logits_to_keep=wanted)
+        return output.logits
+
     def _step(self, rows: list[list[int]], cache: Any) -> torch.Tensor:
-        output = self.model(torch.tensor(rows), past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return output.logits[:, -1]
+        return self._all(rows, cache, wanted=1)[:, -1]
 
     def _new_cache(self) -> Any:
         return transformers.DynamicCache(config=self.model.config)
@@ -48,6 +59,12 @@ class Transformers:
         if path is not None:
             logits.numpy().tofile(path)
         return int(logits.argmax())
+
+    def score(self, tokens: Sequence[int], prompt: int, path: str) -> None:
+        cache = self._new_cache()
+        with open(path, "wb") as file:
+            for rows in (tokens[:prompt], *([token] for token in tokens[prompt:])):
+                self._all([list(rows)], cache, wanted=len(rows))[0].float().numpy().tofile(file)
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
         cache, rows, chosen = self._new_cache(), list(tokens), []

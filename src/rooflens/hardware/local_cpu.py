@@ -32,7 +32,8 @@ class CpuInfo:
     """What the operating system says about the CPU; sizes in bytes, None where it does not say.
 
     ``usable_cores`` counts physical cores within this process's affinity and its cgroup's quota;
-    ``machine_cores`` all of them. ``caches`` holds the total of each level over the usable cores.
+    ``machine_cores`` all of them. ``caches`` holds the total of each level over the usable cores. ``family``
+    and ``model`` are the x86 numbers: a virtual machine's name may say no more than the vendor's.
     """
 
     name: str | None
@@ -45,6 +46,8 @@ class CpuInfo:
     caches: tuple[tuple[str, int], ...]
     memory_total_bytes: int | None
     memory_limit_bytes: int | None
+    family: int | None = None
+    model: int | None = None
 
     @property
     def usable_memory_bytes(self) -> int | None:
@@ -102,6 +105,8 @@ def _read_linux(root: Path) -> CpuInfo:
         caches=_caches(root, allowed),
         memory_total_bytes=_memory_total(root),
         memory_limit_bytes=_cgroup_memory(root),
+        family=_integer(fields.get("cpu family", "")),
+        model=_integer(fields.get("model", "")),
     )
 
 
