@@ -91,8 +91,8 @@ def library_path(instructions: InstructionSet, *, openmp: bool, extra: Iterable[
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Nobody else builds in the folder of ``path`` meanwhile. Where locks are not to be had, both do the work,
-    and the last whole file stays."""
+    """Nobody else builds in the folder of ``path`` meanwhile. Where there are no locks, both do the work, and
+    the last whole file stays."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path.with_name("build.lock"))
