@@ -23,13 +23,13 @@ VOCABULARY = 257
 BLOCK_TOKENS = 4
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(*, end: str = "<end>") -> Tokenizer:
     """One token for each byte, and an end."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     rust = RustTokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     rust.decoder = decoders.ByteLevel()
-    rust.add_special_tokens(["<end>"])
+    rust.add_special_tokens([end])
     return Tokenizer(rust, eos_ids=[EOS])
 
 

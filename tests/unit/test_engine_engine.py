@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine_fakes import BLOCK_TOKENS, EOS, FakeBackend, outputs  # noqa: E402
+from engine_fakes import BLOCK_TOKENS, EOS, FakeBackend, byte_tokenizer, outputs  # noqa: E402
 
 from rooflens.errors import CapacityError, InputError, RooflensError, UnsupportedError  # noqa: E402
 from rooflens.runtime.engine.engine import Engine  # noqa: E402
@@ -346,9 +346,32 @@ def test_several_tokens_of_one_step_count_as_several() -> None:
     assert RequestRecord("r", 0, 5, 0, 0, 0.0, None, 1.0, (), "cancelled").ttft_s is None
 
 
+def test_tables_padded_to_another_length_are_one_vocabulary() -> None:
+    target, draft = FakeBackend(), FakeBackend()
+    target.spec.vocab_size += 7
+    engine = Engine(target, proposer=DraftModel(draft, target=target, tokens=3))
+    params = SamplingParams(max_tokens=12, temperature=0)
+    assert outputs(engine, ["padded"], params) == outputs(Engine(FakeBackend()), ["padded"], params)
+    assert engine.status.accepted_tokens == engine.status.drafted_tokens > 0
+
+
+def test_a_loop_is_guessed_beyond_its_period() -> None:
+    text = "abc" * 30
+    engine = Engine(FakeBackend(script={"abcabc": text}), proposer=PromptLookup(tokens=9))
+    (answer,) = engine.generate(["abcabc"], SamplingParams(max_tokens=60, temperature=0))
+    assert answer.text == text[:60]
+    # Ten tokens a step after the prompt's own, though the latest match is three tokens back.
+    assert engine.status.steps <= 8
+
+
 def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
     other = FakeBackend()
     other.spec.vocab_size = 99
+    with pytest.raises(InputError, match="vocabulary"):
+        DraftModel(other, target=FakeBackend())
+    # As many tokens, of which one is spelt otherwise.
+    other = FakeBackend()
+    other.tokenizer = byte_tokenizer(end="<stop>")
     with pytest.raises(InputError, match="vocabulary"):
         DraftModel(other, target=FakeBackend())
     with pytest.raises(InputError):

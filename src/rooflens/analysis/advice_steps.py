@@ -110,7 +110,7 @@ def _guessing(case: Case, technique: str, why: str, acceptance: float, cost_shar
     drafts = [Draft(guesses, acceptance, cost_share) for guesses in _GUESSES]
 
     def per_token_s(draft: Draft) -> float:
-        return (verify_s[draft.tokens] + draft.tokens * draft.cost_share * plain_s) / draft.expected_tokens
+        return draft.step_s(plain_s=plain_s, verify_s=verify_s[draft.tokens]) / draft.expected_tokens
 
     draft = min(drafts, key=per_token_s)
     after = case.priced(what_if.speculating(draft)(case.base))
@@ -138,7 +138,7 @@ def _pays_until(case: Case, draft: Draft) -> str:
     def pays(batch: int) -> bool:
         plain_s = verifying_step_s(case.plan, batch, 1)
         verify_s = verifying_step_s(case.plan, batch, draft.tokens + 1)
-        return (verify_s + draft.tokens * draft.cost_share * plain_s) / draft.expected_tokens < plain_s
+        return draft.gain(plain_s=plain_s, verify_s=verify_s) > 1
 
     low, high = own, 2 * own
     while pays(high):

@@ -33,24 +33,37 @@ EAGER_S = 7.5e-6
 class Draft:
     """Speculative decoding: ``tokens`` guesses a step, each right with probability ``acceptance``.
 
-    ``cost_share`` is the time of one guess over that of a plain decode step: about the drafting model's
-    share of the bytes, 0 for n-gram look-up.
+    ``acceptance`` is that of a guess whose forerunners were right. ``cost_share`` is the time of one guess
+    over that of a plain decode step: about the drafting model's share of the bytes, 0 for n-gram look-up.
+    ``offered``: share of the steps that have guesses; the others are plain ones.
     """
 
     tokens: int
     acceptance: float
     cost_share: float = 0.0
+    offered: float = 1.0
 
     @property
     def expected_tokens(self) -> float:
-        """Tokens a verifying step yields: 1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a).
+        """Tokens of a step: those of a verifying one, 1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a), or one.
 
         Source: Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding",
         2023, equation 1.
         """
         if self.acceptance >= 1:
-            return float(self.tokens + 1)
-        return float((1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance))
+            verified = float(self.tokens + 1)
+        else:
+            verified = float((1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance))
+        return 1 + self.offered * (verified - 1)
+
+    def step_s(self, *, plain_s: float, verify_s: float) -> float:
+        """Mean seconds of a step and its guesses, where a plain and a verifying one take so long."""
+        guessed_s = verify_s + self.tokens * self.cost_share * plain_s
+        return self.offered * guessed_s + (1 - self.offered) * plain_s
+
+    def gain(self, *, plain_s: float, verify_s: float) -> float:
+        """Times as many tokens per second as plain decoding: same source, theorem 3.8, with ``verify_s``."""
+        return self.expected_tokens * plain_s / self.step_s(plain_s=plain_s, verify_s=verify_s)
 
 
 @dataclass(frozen=True)
@@ -248,13 +261,18 @@ def _decode_step_s(scenario: Scenario, plan: Plan) -> float:
         return plain_s
     new = 1 if draft is None else draft.tokens + 1
     seconds = verifying_step_s(plan, batch, new, eager=scenario.eager_decode)
-    return seconds if draft is None else seconds + draft.tokens * draft.cost_share * plain_s
+    return seconds if draft is None else draft.step_s(plain_s=plain_s, verify_s=seconds)
 
 
 def verifying_step_s(plan: Plan, batch: int, new_tokens: int, *, eager: bool = False) -> float:
     """A decode step that runs ``new_tokens`` of each sequence at once (1: a plain one), logits for all."""
     step = Step(Phase.DECODE, batch, new_tokens, plan.workload.context, batch * new_tokens)
     return step_likely_s(plan, step, eager=eager, enqueue_s=EAGER_S if eager else 0.0)
+
+
+def guess_cost_share(plan: Plan, drafting: Plan) -> float:
+    """Likely time of a guess over that of a plain step of ``plan``'s model: a decode step of the draft's."""
+    return float(drafting.decode.estimate.mid) / float(plan.decode.estimate.mid)
 
 
 def _prefill_s(scenario: Scenario, plan: Plan) -> float:

@@ -27,6 +27,13 @@ def choose(
         starts.append(row)
         row += entry.sample
     alive = [index for index, entry in enumerate(entries) if entry.sample]
+    if row > len(alive) and all(state.params.plain_greedy for state in states):
+        # The largest logit depends on nothing before it: one pass over all rows instead of one per guess.
+        owners = [state for entry, state in zip(entries, states, strict=True) for _ in range(entry.sample)]
+        tokens = sample(logits, owners)
+        for index in alive:
+            chosen[index] = _kept(entries[index].draft, tokens[starts[index] :])
+        return chosen
     while alive:
         rows = [starts[index] + len(chosen[index]) for index in alive]
         part = logits if len(rows) == row else logits[rows]
@@ -39,3 +46,11 @@ def choose(
                 following.append(index)
         alive = following
     return chosen
+
+
+def _kept(draft: Sequence[int], tokens: Sequence[SampledToken]) -> list[SampledToken]:
+    """The choices after right guesses, and the first that none foresaw."""
+    right = 0
+    while right < len(draft) and draft[right] == tokens[right].token_id:
+        right += 1
+    return list(tokens[: right + 1])

@@ -271,7 +271,8 @@ class Engine:
             gap_s=None if self._last_end_s is None else times[0] - self._last_end_s,
             **spent,
             work=tuple(
-                Work(entry.start, len(entry.token_ids), entry.sample, entry.prefill) for entry in step.entries
+                Work(entry.start, len(entry.token_ids), entry.sample, entry.prefill, max(0, len(tokens) - 1))
+                for entry, tokens in zip(step.entries, chosen, strict=True)
             ),
             output_tokens=sum(len(delta.tokens) for delta in deltas),
             drafted_tokens=sum(len(entry.draft) for entry in step.entries),

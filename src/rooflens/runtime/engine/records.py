@@ -18,12 +18,21 @@ PHASES = ("draft_s", "schedule_s", "prepare_s", "model_s", "sample_s", "commit_s
 
 @dataclass(frozen=True)
 class Work:
-    """One sequence's share of a step: ``new_tokens`` run after ``context`` cached ones, ``sampled`` rows."""
+    """One sequence's share of a step: ``new_tokens`` run after ``context`` cached ones, ``sampled`` rows.
+
+    ``accepted`` of the ``drafted`` guesses among the new tokens were right.
+    """
 
     context: int
     new_tokens: int
     sampled: int
     prefill: bool
+    accepted: int = 0
+
+    @property
+    def drafted(self) -> int:
+        """Guesses that were checked: every sampled row but one is after a guess."""
+        return max(0, self.sampled - 1)
 
 
 @dataclass(frozen=True)

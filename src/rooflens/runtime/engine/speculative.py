@@ -16,6 +16,7 @@ from rooflens.runtime.batch import Chunk, StepBatch
 from rooflens.runtime.engine.backend import Backend
 from rooflens.runtime.engine.blocks import BlockPool
 from rooflens.runtime.engine.sequence import SequenceState
+from rooflens.runtime.ranking import highest_column
 
 #: Tokens of a prompt that a draft model runs in one step.
 _PREFILL_TOKENS = 512
@@ -37,7 +38,8 @@ class PromptLookup:
     """Guesses that what followed the last few tokens before will follow them again.
 
     Good for answers that repeat their prompt: summaries, code edits, extraction. The longest match of
-    ``longest`` to ``shortest`` tokens counts, and of equal ones the latest.
+    ``longest`` to ``shortest`` tokens counts, and of equal ones the latest. What followed it goes on with the
+    guesses themselves, so that a text in a loop is guessed round after round.
     """
 
     def __init__(self, *, tokens: int = 4, longest: int = 3, shortest: int = 2) -> None:
@@ -61,7 +63,8 @@ class PromptLookup:
             for size in self._sizes:
                 place = index.after.get(tuple(tokens[-size:])) if size < len(tokens) else None
                 if place is not None:
-                    guesses[sequence.id] = tokens[place : place + self.tokens]
+                    known = tokens[place : place + self.tokens]
+                    guesses[sequence.id] = [known[at % len(known)] for at in range(self.tokens)]
                     break
         return guesses
 
@@ -104,14 +107,12 @@ class DraftModel:
         """``tokens``: guesses per step. Raises InputError where the two models' tokens differ."""
         if tokens < 1:
             raise InputError("a draft model needs at least one token to guess", value=tokens)
-        if backend.spec.vocab_size != target.spec.vocab_size:
-            raise InputError(
-                "the draft model has another vocabulary",
-                value=backend.spec.vocab_size,
-                allowed=f"{target.spec.vocab_size}, as the model that it drafts for",
-            )
+        check_same_tokens(backend, target)
         self.backend = backend
         self.tokens = tokens
+        # Tables may be padded to another length; neither model's padding is of use to the other.
+        self._vocabulary = min(backend.spec.vocab_size, target.spec.vocab_size)
+        self._shorter = backend.spec.vocab_size < target.spec.vocab_size
         cache = backend.cache
         self._pool = BlockPool(cache.blocks, block_tokens=cache.block_tokens, prefix_caching=False)
         self._drafts: dict[int, _Draft] = {}
@@ -141,7 +142,7 @@ class DraftModel:
 
     def _make_room(self, sequence: SequenceState) -> bool:
         end = len(sequence.tokens) + self.tokens
-        if end > self.backend.context:
+        if end > self.backend.context or (self._shorter and max(sequence.tokens) >= self._vocabulary):
             return False
         draft = self._drafts.setdefault(sequence.id, _Draft())
         missing = self._pool.blocks_for(end) - len(draft.blocks)
@@ -171,4 +172,28 @@ class DraftModel:
             chunks, device=self.backend.device, block_tokens=self.backend.cache.block_tokens
         )
         logits = self.backend.step(batch)
-        return dict(zip(tokens, logits.argmax(dim=-1).tolist(), strict=True)) if sample else {}
+        if not sample:
+            return {}
+        return dict(zip(tokens, highest_column(logits[:, : self._vocabulary]).tolist(), strict=True))
+
+
+def check_same_tokens(draft: Backend, target: Backend) -> None:
+    """Raise InputError where a token of one model is another token of the other.
+
+    With tokenizers every token is compared by its spelling; without, the sizes of the vocabularies.
+    """
+    own, other = draft.tokenizer, target.tokenizer
+    sizes = (draft.spec.vocab_size, target.spec.vocab_size)
+    if own is None or other is None:
+        same = sizes[0] == sizes[1]
+    else:
+        count = own.vocab_size
+        same = count == other.vocab_size and count <= min(sizes)
+        same = same and all(own.token_text(token) == other.token_text(token) for token in range(count))
+        sizes = (min(own.vocab_size, sizes[0]), min(other.vocab_size, sizes[1]))
+    if not same:
+        raise InputError(
+            "the draft model has another vocabulary than the model that it drafts for",
+            value=f"{sizes[0]:,} tokens, against {sizes[1]:,}",
+            next="use a draft of the same family, or the model itself with --draft-weights int4",
+        )

@@ -9,6 +9,7 @@ from typing import Any
 
 from rooflens.measure.statistics import median, percentile
 from rooflens.runtime.engine.records import RequestRecord, StepRecord
+from rooflens.runtime.profile.guessing import Guessing, read_guessing
 from rooflens.runtime.profile.memory import ALLOCATOR_IDLE, MemoryProfiler, MemoryRecord
 from rooflens.runtime.profile.modules import ModuleProfiler, ModuleTimes
 
@@ -82,6 +83,11 @@ class EngineProfile:
         rates = [step.record.output_tokens / step.record.clock_s for step in self.steps]
         return max(rates, default=None)
 
+    @property
+    def guessing(self) -> Guessing | None:
+        """What the guesses in decode steps came to; None where none were checked."""
+        return read_guessing([step.record for step in self.steps])
+
     def summary(self) -> dict[str, Any]:
         """The run in one table: counts, rates, and the distribution of each metric."""
         records = [step.record for step in self.steps]
@@ -97,6 +103,7 @@ class EngineProfile:
         cached = sum(request.cached_tokens for request in self.requests)
         drafted = sum(record.drafted_tokens for record in records)
         accepted = sum(record.accepted_tokens for record in records)
+        guessing = self.guessing
         return {
             "requests": len(self.requests),
             "finish_reasons": dict(Counter(request.finish_reason for request in self.requests)),
@@ -113,6 +120,7 @@ class EngineProfile:
             "drafted_tokens": drafted,
             "accepted_tokens": accepted,
             "acceptance": accepted / drafted if drafted else None,
+            "speculation": None if guessing is None else guessing.to_dict(),
             "budget_share": sum(r.budget_share for r in records) / len(records) if records else None,
             "peak_running": max((record.running for record in records), default=0),
             "peak_waiting": max((record.waiting for record in records), default=0),
