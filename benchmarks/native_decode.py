@@ -28,8 +28,9 @@ from rooflens.measure.environment import fingerprint
 from rooflens.measure.statistics import median
 from rooflens.runtime import NativeBackend
 from rooflens.runtime.batch import BLOCK_TOKENS, Chunk, StepBatch
-from rooflens.runtime.native.library import NativeLibrary, load, thread_count
+from rooflens.runtime.native.library import NativeLibrary, load
 from rooflens.runtime.native.linear import use_huge_pages
+from rooflens.runtime.native.threads import choose_threads
 from rooflens.units import GIB, GIGA, KILO
 
 #: (kernels, weights).
@@ -87,7 +88,7 @@ class Form:
 def main() -> None:
     """Measure, print a table, write the record."""
     options = _options()
-    library, threads = load(), thread_count()
+    library, threads = load(), choose_threads().count
     bandwidth = Bandwidth(library, threads)
     forms = list(_forms(options.model, options.forms))
     samples: dict[tuple[str, int, int], list[dict[str, float]]] = defaultdict(list)

@@ -56,7 +56,7 @@ def runtime_options(function: F) -> F:
         whole_option("--kv-tokens", help="Tokens that the KV cache holds, all sequences together."),
         whole_option("--context", help="Longest sequence, prompt and answer. [the model's]"),
         click.option("--kernels", metavar="NAME", help="eager, cpu, native or cuda. [the device's]"),
-        whole_option("--threads", help="CPU threads. [torch's choice]"),
+        whole_option("--threads", help="CPU threads. [one for each core, see doctor]"),
     ]
     for decorator in reversed(decorators):
         function = decorator(function)
@@ -109,12 +109,11 @@ class ChosenModel:
 
     def load(self) -> NativeBackend:
         """Read the weights. Raises a RooflensError for what cannot be loaded."""
-        import torch
-
         from rooflens.runtime.backend import NativeBackend
+        from rooflens.runtime.native.threads import ask_for
 
         if self.threads is not None:
-            torch.set_num_threads(self.threads)
+            ask_for(self.threads)
         with waiting(f"loading {self.spec.name if self.opened is None else self.opened.name}"):
             if self.opened is None:
                 return NativeBackend.from_random(self.spec, **self.settings)

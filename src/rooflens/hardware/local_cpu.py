@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from rooflens.hardware.shell import Runner, run
+from rooflens.hardware.topology import allowed_cpus, core_of, cpu_numbers
 from rooflens.units import KIB
 
 FLAGS = (
@@ -86,8 +86,8 @@ def _read_linux(root: Path) -> CpuInfo:
     cpuinfo = _text(root / "proc/cpuinfo")
     fields = dict(re.findall(r"^([^\t:\n]+?)\s*:[ \t]*(.*)$", cpuinfo, re.MULTILINE))
     flags = set((fields.get("flags") or fields.get("Features") or "").split())
-    every = list(_cpu_numbers(root))
-    allowed = _affinity(every, root)
+    every = list(cpu_numbers(root))
+    allowed = allowed_cpus(every, root)
     quota = _cgroup_quota(root)
     physical = _physical_cores(root, allowed)
     # A virtual machine may hide its topology: then each CPU counts as a core.
@@ -123,33 +123,9 @@ def _arm_name(fields: dict[str, str], root: Path) -> str | None:
     return core
 
 
-def _cpu_numbers(root: Path) -> Iterator[int]:
-    try:
-        entries = sorted((root / "sys/devices/system/cpu").iterdir())
-    except OSError:
-        return
-    for entry in entries:
-        if match := re.fullmatch(r"cpu(\d+)", entry.name):
-            yield int(match[1])
-
-
-def _affinity(every: list[int], root: Path) -> list[int]:
-    """CPUs this process may run on; a captured tree allows all of its own."""
-    if root != Path("/") or not hasattr(os, "sched_getaffinity"):
-        return every
-    return sorted(os.sched_getaffinity(0))
-
-
 def _physical_cores(root: Path, cpus: list[int]) -> set[tuple[str, str]]:
     """Distinct (socket, core) pairs of the given CPUs."""
-    cores = set()
-    for cpu in cpus:
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        package, core = _text(topology / "physical_package_id"), _text(topology / "core_id")
-        if core:
-            die = _text(topology / "die_id")
-            cores.add((package, f"{die}:{core}"))
-    return cores
+    return {core for cpu in cpus if (core := core_of(root, cpu)) is not None}
 
 
 def _caches(root: Path, cpus: list[int]) -> tuple[tuple[str, int], ...]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rooflens.analysis.engines.native import BLOCK_TOKENS
 from rooflens.errors import CapacityError, InputError
+from rooflens.models.accounting import count_parameters, weights_bytes
 from rooflens.models.read import read_model
 from rooflens.models.spec import ModelSpec
 from rooflens.runtime.batch import StepBatch
@@ -143,6 +144,8 @@ class NativeBackend:
             own, source = parallel.rank_spec(spec), parallel.rank_source(spec, source)
         with memory_guard("the weights do not fit in memory"):
             made = kind(own, kernels_for(self.device, name=kernels), dtype=self.dtype, context=self.context)
+            wide_bytes = count_parameters(own).total * self.dtype.itemsize
+            made.kernels.expect(weights_bytes(own) if stored else wide_bytes)
             load_weights(made, source, report, holding=holding, device=self.device, stored=stored)
         if report.dequantized:
             count = sum(report.dequantized.values())

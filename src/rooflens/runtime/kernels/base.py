@@ -87,6 +87,10 @@ class Kernels(ABC):
     #: Whether ``pack`` quantises weights in fp32 too, whatever the compute type.
     quantises_wide = False
 
+    def expect(self, model_bytes: int) -> None:
+        """What the weights to come need at most, told before the first of them; may be ignored."""
+        return
+
     @abstractmethod
     def pack(self, weight: Tensor, bias: Tensor | None, *, holding: WeightHolding = "plain") -> PackedLinear:
         """Take over ``weight`` (which the caller then drops) in the layout of this set's multiply."""

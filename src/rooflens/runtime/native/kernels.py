@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,9 +13,10 @@ from rooflens.runtime.kernels.base import PackedLinear, StoredPart, WeightHoldin
 from rooflens.runtime.kernels.cpu import CpuKernels
 from rooflens.runtime.native.formats import GGUF_FORMATS, format_of, takes_columns
 from rooflens.runtime.native.layout import MAX_SEGMENTS, Format
-from rooflens.runtime.native.library import load, thread_count
+from rooflens.runtime.native.library import load
 from rooflens.runtime.native.linear import NativeLinear, Part, Scratch, pack_blocks, pack_rows
 from rooflens.runtime.native.step import NativeSteps
+from rooflens.runtime.native.threads import choose_threads, take
 
 if TYPE_CHECKING:
     from rooflens.runtime.kernels.steps import StepRunner
@@ -36,9 +38,20 @@ class NativeKernels(CpuKernels):
         super().__init__()
         self._fp32 = fp32
         self.library = load(instructions)
-        self.threads = thread_count()
+        self._take_threads(None)
         self._scratch = Scratch()
         self._steps = "one call in C for steps of few tokens, once a model is loaded"
+
+    def expect(self, model_bytes: int) -> None:
+        """See ``Kernels.expect``: on a machine of several memory nodes, the threads depend on it."""
+        self._take_threads(model_bytes)
+
+    def _take_threads(self, model_bytes: int | None) -> None:
+        plan = choose_threads(model_bytes)
+        if not self.library.place_threads(plan.places):
+            plan = replace(plan, places=(), placing="placed by the system, which has no other way")
+        self._plan, self.threads = plan, plan.count
+        take(plan)
 
     def pack(self, weight: Tensor, bias: Tensor | None, *, holding: WeightHolding = "plain") -> PackedLinear:
         """See ``Kernels.pack``. Matrices of types that C does not compute are packed as the CPU set does."""
@@ -91,4 +104,5 @@ class NativeKernels(CpuKernels):
 
     def describe(self) -> dict[str, str]:
         """See ``Kernels.describe``."""
-        return {**super().describe(), "native": self.library.describe(), "step": self._steps}
+        native = {"native": self.library.describe(), "threads": self._plan.describe(), "step": self._steps}
+        return {**super().describe(), **native}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from collections.abc import Sequence
 from ctypes import POINTER, c_int, c_int64, c_uint64, c_void_p
 from functools import lru_cache
 
@@ -17,6 +18,7 @@ from rooflens.runtime.native.layout import STRUCTS, Linear, Program, Step
 _OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[-.\w]*\.so[.\d]*$")
 #: Set to a name of ``INSTRUCTION_SETS`` to take that one, or to 0 for none.
 SET_VARIABLE = "ROOFLENS_NATIVE"
+_WORD_BITS = 64
 
 
 class NativeLibrary:
@@ -26,6 +28,7 @@ class NativeLibrary:
         """Raises BuildError where it cannot be built, loaded or run here."""
         self.instructions = instructions.name
         self.openmp = openmp
+        self._places: tuple[tuple[int, ...], ...] = ()
         path = library_path(instructions, openmp=openmp is not None)
         try:
             if openmp is not None:
@@ -46,6 +49,7 @@ class NativeLibrary:
         for name, result, arguments in (
             ("rl_usable", c_int, ()),
             ("rl_layout", c_int64, (c_int,)),
+            ("rl_place", c_int, (c_int, c_int, POINTER(c_uint64))),
             ("rl_tile_bytes", c_int64, (c_int, c_int64)),
             ("rl_pack", None, (c_int, c_void_p, c_int, *[c_int64] * 4, c_void_p, c_int)),
             ("rl_pack_ggml", c_int, (c_int, c_void_p, c_int64, c_int64, c_void_p, c_int)),
@@ -85,6 +89,21 @@ class NativeLibrary:
     apply_bytes: ctypes._NamedFuncPointer
     apply: ctypes._NamedFuncPointer
     read: ctypes._NamedFuncPointer
+
+    def place_threads(self, places: Sequence[Sequence[int]]) -> bool:
+        """From the next call on, thread i runs on the CPUs ``places[i]``; with no places, anywhere. Whether
+        this system does so."""
+        asked = tuple(tuple(cpus) for cpus in places)
+        if asked == self._places:
+            return True
+        words = 1 + max((cpu for cpus in places for cpu in cpus), default=0) // _WORD_BITS
+        masks = (c_uint64 * (words * max(1, len(places))))()
+        for thread, cpus in enumerate(places):
+            for cpu in cpus:
+                masks[thread * words + cpu // _WORD_BITS] |= 1 << cpu % _WORD_BITS
+        done = bool(self._functions.rl_place(len(places), words, masks))
+        self._places = asked if done else ()
+        return done
 
     def describe(self) -> str:
         """In words, for reports."""
@@ -141,14 +160,3 @@ def openmp_runtime() -> str | None:
         return None
     # Several: torch's own, which was loaded with it, is the one whose threads it uses.
     return min(paths, key=lambda path: ("/torch/" not in path, path), default=None)
-
-
-def thread_count() -> int:
-    """Threads for a step: torch's, but no more than the processors and the quota that this process has."""
-    from rooflens.hardware.local_cpu import read_cpu
-
-    info = read_cpu()
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if info.quota_cpus is not None:
-        allowed = max(1, min(allowed, int(info.quota_cpus)))
-    return max(1, min(torch.get_num_threads(), allowed))

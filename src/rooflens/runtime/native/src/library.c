@@ -1,4 +1,6 @@
 /* Checks: that the processor can run this library, and that a step is sound. And the bandwidth probe. */
+#include <stdlib.h>
+
 #include "rooflens_native.h"
 #include "simd.h"
 #include "team.h"
@@ -102,6 +104,25 @@ int rl_usable(void) {
     return 1;
 }
 
+rl_places rl_placing;
+
+/* Thread i may run on the CPUs of mask i, `words` words each; 0 threads: anywhere. Returns whether this system
+ * places threads at all. Masks of before are kept: a step may run. */
+int rl_place(int threads, int words, const uint64_t *masks) {
+#if defined(__linux__)
+    uint64_t *copy = 0;
+    const size_t bytes = 8 * (size_t)threads * (size_t)words;
+    if (bytes && !(copy = malloc(bytes))) return 0;
+    if (bytes) memcpy(copy, masks, bytes);
+    rl_placing = (rl_places){copy, threads, words, rl_placing.round + 1};
+    return 1;
+#else
+    (void)words;
+    (void)masks;
+    return threads == 0;
+#endif
+}
+
 /* The sizes that Python's mirrors of the structs must have. */
 int64_t rl_layout(int index) {
     const int64_t sizes[] = {sizeof(rl_segment), sizeof(rl_linear), sizeof(rl_buffer), sizeof(rl_op),
@@ -145,6 +166,8 @@ uint64_t rl_read(const uint8_t *data, int64_t bytes, int threads) {
 #pragma omp parallel num_threads(threads) reduction(+ : total)
 #endif
     {
+        rl_home home;
+        settle(team_place(), &home);
         const int64_t lines = bytes / 64;
         const int64_t first = lines * team_place() / team_size(), last = lines * (team_place() + 1) / team_size();
         vu a = {0}, b = {0}, c = {0}, d = {0};
@@ -162,6 +185,7 @@ uint64_t rl_read(const uint8_t *data, int64_t bytes, int threads) {
         for (; i < last; i++) a += *(const vu *)(data + 64 * i);
         a += b + c + d;
         for (int lane = 0; lane < 16; lane++) total += a[lane];
+        leave(&home);
     }
     return total;
 }

@@ -231,19 +231,47 @@ static void pack_row(int format, const void *source, int type, int64_t at, int64
     }
 }
 
-/* Tiles of `rows` rows of `source` (RL_X_*), `stride` apart. Threads write the tiles that they will read. */
+static void pack_tile(int format, const void *source, int type, int64_t stride, int64_t rows, int64_t in_features,
+                      int64_t padded, uint8_t *tiles, int64_t tile) {
+    uint8_t *to = tiles + tile * bytes_of_tile(format, padded);
+    memset(to, 0, (size_t)bytes_of_tile(format, padded));
+    for (int64_t row = tile * RL_TILE; row < rows && row < (tile + 1) * RL_TILE; row++)
+        pack_row(format, source, type, row * stride, in_features, padded, to, (int)(row % RL_TILE));
+}
+
+static void pack_ggml_tile(int format, const uint8_t *blocks, int64_t rows, int64_t in_features, uint8_t *tiles,
+                           int64_t tile) {
+    int features;
+    const int64_t block_bytes = ggml_block(format, &features), groups = in_features / RL_GROUP;
+    const int64_t row_bytes = in_features / features * block_bytes;
+    const int a_block = features / RL_GROUP;
+    uint8_t *to = tiles + tile * bytes_of_tile(format, in_features);
+    memset(to, 0, (size_t)bytes_of_tile(format, in_features));
+    for (int64_t row = tile * RL_TILE; row < rows && row < (tile + 1) * RL_TILE; row++)
+        for (int64_t g = 0; g < groups; g++) {
+            group_parts parts = {.channel = 0.0f};
+            const uint8_t *block = blocks + row * row_bytes + g / a_block * block_bytes;
+            read_group(format, block, (int)(g % a_block), &parts);
+            put_group(format, to, groups, g, (int)(row % RL_TILE), &parts);
+        }
+}
+
+/* Tiles of `rows` rows of `source` (RL_X_*), `stride` apart. Threads write the tiles that they will read: the
+ * memory of a page is near the one that writes it first. */
 void rl_pack(int format, const void *source, int type, int64_t stride, int64_t rows, int64_t in_features,
              int64_t padded, uint8_t *tiles, int threads) {
-    const int64_t bytes = bytes_of_tile(format, padded), count = (rows + RL_TILE - 1) / RL_TILE;
+    const int64_t count = (rows + RL_TILE - 1) / RL_TILE;
     (void)threads;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel num_threads(threads)
 #endif
-    for (int64_t tile = 0; tile < count; tile++) {
-        memset(tiles + tile * bytes, 0, (size_t)bytes);
-        for (int64_t row = tile * RL_TILE; row < rows && row < (tile + 1) * RL_TILE; row++)
-            pack_row(format, source, type, row * stride, in_features, padded, tiles + tile * bytes,
-                     (int)(row % RL_TILE));
+    {
+        rl_home home;
+        settle(team_place(), &home);
+        const int64_t last = team_share(count, team_place() + 1);
+        for (int64_t tile = team_share(count, team_place()); tile < last; tile++)
+            pack_tile(format, source, type, stride, rows, in_features, padded, tiles, tile);
+        leave(&home);
     }
 }
 
@@ -251,24 +279,19 @@ void rl_pack(int format, const void *source, int type, int64_t stride, int64_t r
 int rl_pack_ggml(int format, const uint8_t *blocks, int64_t rows, int64_t in_features, uint8_t *tiles,
                  int threads) {
     int features;
-    const int64_t block_bytes = ggml_block(format, &features);
-    if (!block_bytes) return 1;
-    const int64_t groups = in_features / RL_GROUP, row_bytes = in_features / features * block_bytes;
-    const int64_t bytes = bytes_of_tile(format, in_features), count = (rows + RL_TILE - 1) / RL_TILE;
+    if (!ggml_block(format, &features)) return 1;
+    const int64_t count = (rows + RL_TILE - 1) / RL_TILE;
     (void)threads;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel num_threads(threads)
 #endif
-    for (int64_t tile = 0; tile < count; tile++) {
-        memset(tiles + tile * bytes, 0, (size_t)bytes);
-        for (int64_t row = tile * RL_TILE; row < rows && row < (tile + 1) * RL_TILE; row++)
-            for (int64_t g = 0; g < groups; g++) {
-                group_parts parts = {.channel = 0.0f};
-                const int a_block = features / RL_GROUP;
-                read_group(format, blocks + row * row_bytes + g / a_block * block_bytes, (int)(g % a_block),
-                           &parts);
-                put_group(format, tiles + tile * bytes, groups, g, (int)(row % RL_TILE), &parts);
-            }
+    {
+        rl_home home;
+        settle(team_place(), &home);
+        const int64_t last = team_share(count, team_place() + 1);
+        for (int64_t tile = team_share(count, team_place()); tile < last; tile++)
+            pack_ggml_tile(format, blocks, rows, in_features, tiles, tile);
+        leave(&home);
     }
     return 0;
 }

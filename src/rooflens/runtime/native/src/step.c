@@ -423,12 +423,15 @@ void rl_run(const rl_program *program, const rl_step *step) {
 #endif
     {
         const int place = team_place(), team = team_size();
+        rl_home home;
+        settle(place, &home);
         for (int i = place; i < program->class_count; i += team)
             make_plan(&c, &program->classes[i], &c.plans[i], team);
         for (int i = 0; i < program->op_count; i++) {
             run_op(&c, &program->ops[i], place, team);
             if (place == 0 && step->times) step->times[i + 1] = seconds();
         }
+        leave(&home);
     }
 }
 
@@ -466,6 +469,8 @@ void rl_apply(const rl_linear *linear, const void *x, int x_type, int64_t x_stri
 #endif
     {
         const int place = team_place(), team = team_size();
+        rl_home home;
+        settle(place, &home);
         float *line = lines + place * (ROUND64(4 * padded) / 4);
         for (int64_t row = place; row < rows; row += team) {
             float *to = needs & NEEDS_FLOATS ? floats + row * padded : line;
@@ -479,5 +484,6 @@ void rl_apply(const rl_linear *linear, const void *x, int x_type, int64_t x_stri
         }
         meet(barrier, team);
         multiply(linear, &input, rows, &output, place, team, wide + place * ROUND64(64 * padded));
+        leave(&home);
     }
 }

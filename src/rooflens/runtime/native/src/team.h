@@ -9,6 +9,7 @@
 #include <omp.h>
 #endif
 
+#include "place.h"
 #include "simd.h"
 
 /* Turns of waiting before the processor is offered to somebody else: a few microseconds. Without the offer,
@@ -58,6 +59,9 @@ RL_INLINE int team_size(void) {
     return 1;
 #endif
 }
+
+/* The end of the shares of `total` things before the one of `index`, as the multiplies cut them. */
+RL_INLINE int64_t team_share(int64_t total, int index) { return total * index / team_size(); }
 
 /* Seconds of the monotonic clock, the one of Python's time.perf_counter. */
 RL_INLINE double seconds(void) {
