@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.peers import checks
@@ -149,7 +150,7 @@ def _start(
             # Two threads that wait for one another are slow beside other work.
             with alone(options.lock):
                 facts = _load(worker, entrant, options, weights, plain, reference)
-        except (WorkerError, RooflensError) as error:
+        except (WorkerError, RooflensError, ValueError) as error:
             why = str(error)
         else:
             verdict = facts["check"]
@@ -188,10 +189,11 @@ def _load(
             kv_dtype=facts["kv_dtype"],
             held_bytes=facts.get("held_bytes"),
         )
-    folder = options.home / "logits"
-    verdict = checks.check(worker, reference.prompts, reference.logits, weights, folder)
-    if verdict.passed and reference.reading is not None:
-        facts.update(reference.reading.verdict(worker, weights, folder))
+    with TemporaryDirectory(dir=options.home) as scratch:
+        folder = Path(scratch)
+        verdict = checks.check(worker, reference.prompts, reference.logits, weights, folder)
+        if verdict.passed and reference.reading is not None:
+            facts.update(reference.reading.verdict(worker, weights, folder))
     return {**facts, "label": form.label, "check": verdict.to_dict()}
 
 
