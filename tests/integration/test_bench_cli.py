@@ -14,9 +14,9 @@ from tiny_checkpoint import write_checkpoint
 torch = pytest.importorskip("torch")
 
 from rooflens.bench import grid  # noqa: E402
+from rooflens.bench.answers import CutShortError  # noqa: E402
 from rooflens.bench.cases import GRIDS, SIZES, Case  # noqa: E402
 from rooflens.bench.fit import blocks_of, why_not  # noqa: E402
-from rooflens.bench.measure import CutShortError  # noqa: E402
 from rooflens.cli.main import main  # noqa: E402
 from rooflens.runtime import NativeBackend  # noqa: E402
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any, Literal
 
-Kind = Literal["baseline", "memory", "batch", "prefix"]
+Kind = Literal["baseline", "memory", "batch", "prefix", "speculative"]
 Size = Literal["small", "medium", "large"]
 SIZES: tuple[Size, ...] = ("small", "medium", "large")
 
@@ -29,6 +30,15 @@ class Case:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class SpeculativeCase(Case):
+    """Plain decoding and ``guesses`` a step in turn, for ``rounds``; ``prompt`` is the longest allowed."""
+
+    text: str = "repeat"
+    guesses: int = 4
+    rounds: int = 3
+
+
 def _crossed(
     waves: tuple[int, ...], batches: tuple[int, ...], prompts: tuple[int, ...], outputs: tuple[int, ...]
 ) -> tuple[Case, ...]:
@@ -47,6 +57,25 @@ def _batches(highest: int, *, prompt: int, output: int) -> tuple[Case, ...]:
 def _shared(prompt: int, eighths: tuple[int, ...], *, requests: int) -> tuple[Case, ...]:
     """Prompts of which so many eighths are shared."""
     return tuple(Case(requests, 1, prompt, 2, shared=prompt * part // 8) for part in eighths)
+
+
+def speculative_cases(
+    size: Size, *, guesses: Sequence[int] = (), texts: Sequence[str] = ("repeat", "free")
+) -> tuple[SpeculativeCase, ...]:
+    """The grid of speculative decoding with other numbers of guesses (those of ``size``) or texts."""
+    requests, batches, output, rounds, usual = _SPECULATIVE[size]
+    return tuple(
+        SpeculativeCase(max(requests, batch), batch, 256, output, text=text, guesses=tokens, rounds=rounds)
+        for text, batch, tokens in product(texts, batches, dict.fromkeys(guesses or usual))
+    )
+
+
+#: Requests, batches, output, rounds and guesses by size.
+_SPECULATIVE: dict[Size, tuple[int, tuple[int, ...], int, int, tuple[int, ...]]] = {
+    "small": (2, (1,), 32, 3, (2, 4, 8)),
+    "medium": (4, (1, 4), 64, 5, (1, 2, 4, 8)),
+    "large": (8, (1, 4, 8), 128, 9, (1, 2, 3, 4, 6, 8, 12)),
+}
 
 
 GRIDS: dict[Kind, dict[Size, tuple[Case, ...]]] = {
@@ -70,4 +99,5 @@ GRIDS: dict[Kind, dict[Size, tuple[Case, ...]]] = {
         "medium": _shared(1024, (0, 2, 4, 6, 8), requests=5),
         "large": (*_shared(1024, (0, 2, 4, 6, 8), requests=9), *_shared(4096, (0, 2, 4, 6, 8), requests=9)),
     },
+    "speculative": {size: speculative_cases(size) for size in SIZES},
 }

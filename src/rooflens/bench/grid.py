@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from rooflens.bench.answers import CutShortError
 from rooflens.bench.cases import GRIDS, Case, Kind, Size
 from rooflens.bench.fit import capacity_bytes, why_not
 from rooflens.bench.knee import batch_knee
-from rooflens.bench.measure import CutShortError, run_case
+from rooflens.bench.measure import run_case
 from rooflens.display import Displayed
 from rooflens.errors import RooflensError
 from rooflens.hardware.device import Device
@@ -32,7 +33,10 @@ DONE, SKIPPED, FAILED = "done", "skipped", "failed"
 
 @dataclass(frozen=True)
 class Bench(Displayed):
-    """A benchmark's results. ``points``: a row for each case, with ``status`` and where needed ``reason``."""
+    """A benchmark's results. ``points``: a row for each case, with ``status`` and where needed ``reason``.
+
+    ``cases``: how many the whole of it has.
+    """
 
     kind: Kind
     size: Size
@@ -41,6 +45,7 @@ class Bench(Displayed):
     environment: dict[str, Any]
     points: tuple[dict[str, Any], ...]
     finished: bool
+    cases: int
     resumed: int = 0
     reading: Reading | None = None
     notes: tuple[str, ...] = field(default=())
@@ -55,6 +60,7 @@ class Bench(Displayed):
             "settings": self.settings,
             "environment": self.environment,
             "finished": self.finished,
+            "cases": self.cases,
             "reading": None if self.reading is None else self.reading.to_dict(),
             "points": list(self.points),
         }
@@ -66,19 +72,24 @@ def run_bench(
     size: Size,
     *,
     model: str,
+    cases: Sequence[Case] | None = None,
     device: Device | None = None,
+    draft: NativeBackend | None = None,
     fresh: bool = False,
     progress: Callable[[int, int, Case], object] = lambda done, all_, case: None,
 ) -> Bench:
     """Run the grid. An interrupted run of the same model and machine is continued, unless ``fresh``.
 
+    ``cases`` in place of those of ``kind`` and ``size``; ``device`` and ``draft`` as in ``run_case``.
     ``progress`` is told (cases done, of how many, the next one). Ctrl-C ends it after the step at hand: the
     cases so far are kept, and ``finished`` is False.
     """
-    cases = GRIDS[kind][size]
+    cases = GRIDS[kind][size] if cases is None else cases
     settings = _settings(backend, device)
+    if kind == "speculative":
+        settings["draft"] = None if draft is None else _held(draft)
     environment = fingerprint(torch=torch, threads=torch.get_num_threads())
-    path = _state_path(kind, size, model, settings, environment)
+    path = _state_path(kind, size, cases, model, settings, environment)
     points = [] if fresh else _earlier(path)
     resumed = len(points)
     capacity = capacity_bytes(backend)
@@ -87,29 +98,43 @@ def run_bench(
         case = cases[number]
         progress(number, len(cases), case)
         try:
-            points.append(case.to_dict() | _measured(backend, kind, case, device, capacity))
+            points.append(case.to_dict() | _measured(backend, kind, case, device, draft, capacity))
         except CutShortError:
             finished = False
             break
-        _save(Bench(kind, size, model, settings, environment, tuple(points), False), path)
+        _save(Bench(kind, size, model, settings, environment, tuple(points), False, len(cases)), path)
     if finished:
         path.unlink(missing_ok=True)
     reading = None
     if kind == "batch" and device is not None:
         reading = batch_knee(points, backend.spec, device, kv_dtype=backend.kv_dtype)
     return Bench(
-        kind, size, model, settings, environment, tuple(points), finished, resumed=resumed, reading=reading
+        kind,
+        size,
+        model,
+        settings,
+        environment,
+        tuple(points),
+        finished,
+        len(cases),
+        resumed=resumed,
+        reading=reading,
     )
 
 
 def _measured(
-    backend: NativeBackend, kind: Kind, case: Case, device: Device | None, capacity: int | None
+    backend: NativeBackend,
+    kind: Kind,
+    case: Case,
+    device: Device | None,
+    draft: NativeBackend | None,
+    capacity: int | None,
 ) -> dict[str, Any]:
     reason = why_not(backend, case, capacity=capacity)
     if reason is not None:
         return {"status": SKIPPED, "reason": reason}
     try:
-        figures = run_case(backend, kind, case, device=device)
+        figures = run_case(backend, kind, case, device=device, draft=draft)
     except CutShortError:
         raise
     except RooflensError as error:
@@ -119,24 +144,46 @@ def _measured(
 
 def _settings(backend: NativeBackend, device: Device | None) -> dict[str, Any]:
     return {
+        **_held(backend),
+        "context": backend.context,
+        "random_weights": backend.report.format == "random",
+        "kernels": dict(backend.report.kernels),
+        "compared_with": None if device is None else device.name,
+        "roof": None if device is None else _roof(device),
+    }
+
+
+def _held(backend: NativeBackend) -> dict[str, Any]:
+    return {
+        "model": backend.spec.name,
         "dtype": backend.dtype_name,
         "kv_dtype": backend.kv_dtype,
         "device": str(backend.device),
-        "context": backend.context,
         "weights": dict(backend.report.held),
-        "kernels": dict(backend.report.kernels),
-        "compared_with": None if device is None else device.name,
+    }
+
+
+def _roof(device: Device) -> dict[str, Any]:
+    """The figures that predictions stand on, and where they are from."""
+    return {
+        "bandwidth_bytes_per_s": device.bandwidth_bytes_per_s,
+        "evidence": device.bandwidth_evidence,
+        "peaks_flops_per_s": device.peaks_flops_per_s,
     }
 
 
 def _state_path(
-    kind: Kind, size: Size, model: str, settings: dict[str, Any], environment: dict[str, Any]
+    kind: Kind,
+    size: Size,
+    cases: Sequence[Case],
+    model: str,
+    settings: dict[str, Any],
+    environment: dict[str, Any],
 ) -> Path:
     """Where an unfinished run is kept: another model, setting or machine has another place."""
     same = {name: environment[name] for name in ("rooflens", "torch", "threads", "architecture")}
     cpu = environment["cpu"]
     same["cpu"] = [cpu.get("name"), cpu.get("usable_cores")]
-    cases: Sequence[Case] = GRIDS[kind][size]
     whole = json.dumps([model, settings, same, [case.to_dict() for case in cases]], sort_keys=True)
     digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
     return data_home() / "benches" / f"{kind}-{size}-{digest}.json"

@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from rooflens.bench.cases import Case, Kind
+from rooflens.bench.answers import answers_of
+from rooflens.bench.cases import Case, Kind, SpeculativeCase
 from rooflens.bench.fit import blocks_of
 from rooflens.bench.prompts import random_prompt
-from rooflens.errors import RooflensError
+from rooflens.bench.speculative import run_speculative
 from rooflens.hardware.device import Device
 from rooflens.measure.statistics import median
 from rooflens.runtime.backend import NativeBackend
 from rooflens.runtime.engine.engine import Engine
-from rooflens.runtime.engine.request import Completion
 from rooflens.runtime.engine.settings import EngineSettings
 from rooflens.runtime.profile.engine import EngineProfile, EngineProfiler
 from rooflens.runtime.profile.memory import MemoryProfiler
 from rooflens.runtime.profile.run import RunProfiler
-from rooflens.runtime.sampling import SamplingParams
 
 
-class CutShortError(RooflensError):
-    """Ctrl-C: the case at hand has no figures."""
-
-    exit_code = 1
-
-
-class CaseFailedError(RooflensError):
-    """The answers are not what was asked for, so their speed means nothing."""
-
-
-def run_case(backend: NativeBackend, kind: Kind, case: Case, *, device: Device | None) -> dict[str, Any]:
+def run_case(
+    backend: NativeBackend,
+    kind: Kind,
+    case: Case,
+    *,
+    device: Device | None,
+    draft: NativeBackend | None = None,
+) -> dict[str, Any]:
     """The figures of one case; times in seconds. Answers are checked before any speed is given.
 
-    ``device``: whom to compare batches with, None for nobody. Raises CutShortError after Ctrl-C, and
-    RooflensError for what fails.
+    ``device``: whom to compare with, None for nobody; ``draft`` guesses in speculative cases, None for
+    prompt look-up. Raises CutShortError after Ctrl-C, and RooflensError for what fails.
     """
     # A pool of the case's own size, and nothing in it from the case before.
     backend.cache = backend.new_cache(blocks=blocks_of(case) * (2 if kind == "prefix" else 1))
+    if isinstance(case, SpeculativeCase):
+        return run_speculative(backend, case, device=device, draft=draft)
     run = {"baseline": _baseline, "memory": _memory, "prefix": _prefix}.get(kind)
     return _batch(backend, case, device) if run is None else run(backend, case)
 
@@ -55,25 +52,13 @@ def _prompts(backend: NativeBackend, case: Case) -> list[list[int]]:
     return [random_prompt(vocabulary, tokens=case.prompt, seed=index) for index in range(case.requests)]
 
 
-def _answers(engine: Engine, prompts: Sequence[Sequence[int]], *, output: int) -> list[Completion]:
-    """All answers, complete and of the length asked for."""
-    params = SamplingParams(max_tokens=output, temperature=0.0, ignore_eos=True)
-    answers = engine.generate(list(prompts), params)
-    if any(answer.finish_reason == "cancelled" for answer in answers):
-        raise CutShortError("interrupted")
-    wrong = [answer for answer in answers if answer.usage.output_tokens != output]
-    if wrong or len(answers) != len(prompts):
-        raise CaseFailedError("answers are not as long as asked for", value=len(wrong))
-    return answers
-
-
 def _baseline(backend: NativeBackend, case: Case) -> dict[str, Any]:
     engine = _engine(backend, case)
     prompts = _prompts(backend, case)
-    _answers(engine, prompts[:1], output=2)  # first uses of kernels and memory
+    answers_of(engine, prompts[:1], output=2)  # first uses of kernels and memory
     profiler = EngineProfiler()
     engine.observers.append(profiler)
-    _answers(engine, prompts, output=case.output)
+    answers_of(engine, prompts, output=case.output)
     return _speeds(profiler.profile())
 
 
@@ -104,7 +89,7 @@ def _memory(backend: NativeBackend, case: Case) -> dict[str, Any]:
     )
     profiler = EngineProfiler(memory=memory)
     engine.observers.append(profiler)
-    _answers(engine, _prompts(backend, case), output=case.output)
+    answers_of(engine, _prompts(backend, case), output=case.output)
     records = [step.memory for step in profiler.profile().steps if step.memory is not None]
     resident = [record.rss_bytes for record in records if record.rss_bytes is not None]
     allocated = [record.allocated_bytes for record in records if record.allocated_bytes is not None]
@@ -135,7 +120,7 @@ def _batch(backend: NativeBackend, case: Case, device: Device | None) -> dict[st
     else:
         watching.warm_up(prompt_tokens=case.prompt)
     with watching or nullcontext():
-        _answers(engine, prompts, output=case.output)
+        answers_of(engine, prompts, output=case.output)
     profile = (plain if watching is None else watching.observer).profile()
     # Only steps that decode the whole batch belong to it.
     full = [
@@ -168,12 +153,12 @@ def _prefix(backend: NativeBackend, case: Case) -> dict[str, Any]:
     engine = _engine(backend, case, prefix_caching=True)
     vocabulary, own = backend.spec.vocab_size, case.prompt - case.shared
     shared = random_prompt(vocabulary, tokens=case.shared, seed=-1)
-    _answers(engine, [random_prompt(vocabulary, tokens=case.prompt, seed=-2)], output=2)  # first uses
+    answers_of(engine, [random_prompt(vocabulary, tokens=case.prompt, seed=-2)], output=2)  # first uses
 
     def ttft(prompt: list[int]) -> tuple[float, int]:
         profiler = EngineProfiler()
         engine.observers.append(profiler)
-        _answers(engine, [prompt], output=case.output)
+        answers_of(engine, [prompt], output=case.output)
         engine.observers.remove(profiler)
         (record,) = profiler.profile().requests
         return record.ttft_s or 0.0, record.cached_tokens
@@ -184,7 +169,9 @@ def _prefix(backend: NativeBackend, case: Case) -> dict[str, Any]:
         engine.scheduler.pool.forget()
         misses.append(ttft(random_prompt(vocabulary, tokens=case.prompt, seed=1000 + index))[0])
         if case.shared:
-            _answers(engine, [[*shared, *random_prompt(vocabulary, tokens=own, seed=2000 + index)]], output=2)
+            answers_of(
+                engine, [[*shared, *random_prompt(vocabulary, tokens=own, seed=2000 + index)]], output=2
+            )
         seconds, tokens = ttft([*shared, *random_prompt(vocabulary, tokens=own, seed=3000 + index)])
         hits.append(seconds)
         cached += tokens

@@ -18,6 +18,7 @@ from rooflens.runtime.sampling import SamplingParams
 if TYPE_CHECKING:
     from rooflens.hardware.device import Device
     from rooflens.runtime.backend import NativeBackend
+    from rooflens.runtime.engine.speculative import Proposer
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Run(Displayed):
                 for answer in self.answers
             ],
             "decode_tokens_per_s": self.decode_tokens_per_s,
+            "speculation": None if self.profile.guessing is None else self.profile.guessing.to_dict(),
             "profile": (self.explained or self.profile).to_dict(),
         }
 
@@ -84,15 +86,16 @@ def run_prompt(
     modules: bool = False,
     device: Device | None = None,
     settings: EngineSettings | None = None,
+    proposer: Proposer | None = None,
     on_text: Callable[[str], object] | None = None,
 ) -> Run:
-    """Answer ``prompt``; ``on_text`` gets the first answer's text as it comes.
+    """Answer ``prompt``; ``on_text`` gets the first answer's text as it comes, ``proposer`` guesses.
 
     ``modules``: time every module, read the memory after each step, and explain both against ``device``.
     Ctrl-C ends the answer after the step at hand: what was made and measured until then is kept. Raises as
     ``Engine.stream``, and UnsupportedError where ``device`` lacks a peak for the model's types.
     """
-    engine = Engine(backend, settings)
+    engine = Engine(backend, settings, proposer=proposer)
     request = engine.prepare(prompt, params)
     watching = RunProfiler(engine, backend) if modules else None
     plain = EngineProfiler()

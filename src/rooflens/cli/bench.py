@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rooflens.cli.options import by_hand_options, output_options
+from rooflens.cli.guess_options import check_guesses, draft_options, open_draft
+from rooflens.cli.options import by_hand_options, output_options, whole_number
 from rooflens.cli.output import print_json
 from rooflens.cli.runtime_options import open_backend, predicting_device, require_runtime, runtime_options
 from rooflens.errors import InputError
@@ -40,7 +41,7 @@ def _bench_options(function: F) -> F:
 
 @click.group()
 def bench() -> None:
-    """Measure grids of requests on this machine: speed, memory, the batch curve, the prefix cache.
+    """Measure grids of requests on this machine: speed, memory, the batch curve, prefix cache, guesses.
 
     Cases that would not fit are skipped with the ledger's reason before they start. Each case is kept when
     it is done: after Ctrl-C (exit code 1) the same command goes on from there.
@@ -84,8 +85,36 @@ def prefix(**options: Any) -> int:
     return _bench("prefix", options)
 
 
+@bench.command()
+@_bench_options
+@draft_options
+@click.option(
+    "--tokens", metavar="K", multiple=True, help="Guesses a step. Repeatable. [by size: 2, 4, 8 ...]"
+)
+@click.option("--device-spec", metavar="NAME", help="Device to predict for: a name or a saved probe. [local]")
+@output_options(*_DATA, *_CHARTS)
+def speculative(**options: Any) -> int:
+    """Decoding with guesses against plain decoding, in turn: acceptance, gain, and the plan's prediction.
+
+    Guesses come from the text so far, or from --draft. Outputs are compared before any speed is told.
+    """
+    return _bench("speculative", options)
+
+
 for _option in reversed(by_hand_options()):
     batch = _option(batch)
+    speculative = _option(speculative)
+
+
+def _speculative_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Take who guesses and how much out of ``options``."""
+    names = ("draft", "draft_weights", "tokens")
+    given = {name: options.pop(name) for name in names}
+    if given["draft"] is None and given["draft_weights"] is not None:
+        raise InputError("--draft-weights has a meaning with --draft only", value=given["draft_weights"])
+    numbers = [whole_number(text, field="--tokens") for text in given["tokens"]]
+    given["tokens"] = [check_guesses(number, option="--tokens") for number in numbers]
+    return given
 
 
 def _bench(kind: Kind, options: dict[str, Any]) -> int:
@@ -97,16 +126,39 @@ def _bench(kind: Kind, options: dict[str, Any]) -> int:
     say = words(language(options.pop("lang")))
     if out is not None:
         _check_out(Path(out))
-    device = None
-    if kind == "batch":
+    device, guessing = None, None
+    if kind == "speculative":
+        guessing = _speculative_options(options)
+    if kind in ("batch", "speculative"):
         figures = {name: options.pop(name) for name in ("peak", "bandwidth", "memory")}
         device = predicting_device(options.pop("device_spec"), **figures)
     name = Path(options["model"]).name if Path(options["model"]).exists() else options["model"]
+    as_given = dict(options)
     backend = open_backend(options)
     from rooflens.bench.grid import run_bench
 
+    cases: Sequence[Case] | None = None
+    draft = None
+    if guessing is not None:
+        from rooflens.bench.cases import speculative_cases
+        from rooflens.bench.texts import TEXTS
+
+        texts = TEXTS if backend.tokenizer is not None else ("random",)
+        cases = speculative_cases(size, guesses=guessing["tokens"], texts=texts)
+        if guessing["draft"] is not None:
+            draft = open_draft(guessing["draft"], backend, as_given, guessing["draft_weights"])
     with _progress(kind) as progress:
-        result = run_bench(backend, kind, size, model=name, device=device, fresh=fresh, progress=progress)
+        result = run_bench(
+            backend,
+            kind,
+            size,
+            model=name,
+            cases=cases,
+            device=device,
+            draft=draft,
+            fresh=fresh,
+            progress=progress,
+        )
     if out is not None:
         _write(result, Path(out), say)
         click.echo(say("wrote", path=out), err=True)
@@ -146,7 +198,7 @@ def _write(result: Bench, path: Path, say: Any) -> None:
     if ending == "json":
         write_whole(path, (json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n").encode())
     elif ending == "csv":
-        lists = ("account", "per_step")
+        lists = ("account", "per_step", "samples")
         save_rows([{k: v for k, v in point.items() if k not in lists} for point in result.points], path)
     else:
         from rooflens.report.charts.bench import bench_chart
@@ -173,6 +225,8 @@ def _progress(kind: str) -> Iterator[Callable[[int, int, Case], object]]:
 
         def told(done: int, total: int, case: Case) -> None:
             text = f"batch {case.batch}, prompt {case.prompt}, output {case.output}"
+            if kind == "speculative":
+                text += f", {case.to_dict()['guesses']} guesses"
             bar.update(task, completed=done, total=total, description=f"{kind}: {text}")
 
         yield told

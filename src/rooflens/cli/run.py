@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflens.cli.guess_options import guess_options, open_proposer, take_guess_options
 from rooflens.cli.options import by_hand_options, output_options
 from rooflens.cli.output import print_json
 from rooflens.cli.runtime_options import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rooflens.hardware import Device
     from rooflens.report.words import Words
     from rooflens.runtime.backend import NativeBackend
+    from rooflens.runtime.engine.speculative import Proposer
     from rooflens.runtime.sampling import SamplingParams
 
 CANCELLED = 1
@@ -65,6 +67,7 @@ def _by_hand(function: Any) -> Any:
 @click.option("--frequency-penalty", type=float, default=0.0, help="-2 to 2, per occurrence. [0]")
 @click.option("--stop", metavar="TEXT", multiple=True, help="End before this text. Repeatable.")
 @click.option("--ignore-eos", is_flag=True, help="Go on to --max-tokens.")
+@guess_options
 @click.option("--profile", is_flag=True, help="Measure every module and compare with the prediction.")
 @click.option("--device-spec", metavar="NAME", help="Device to predict for: a name or a saved probe. [local]")
 @_by_hand
@@ -109,6 +112,7 @@ def run(
     _refuse_mixed(chat, system, prompt_tokens, random_weights=random_weights)
     sampling = {name: options.pop(name) for name in _SAMPLING}
     params = _params(sampling, random_weights=random_weights)
+    guessing = take_guess_options(options)
     device = None
     if profile:
         # A name that there is none of is refused before the model is loaded.
@@ -120,11 +124,13 @@ def run(
             )
     elif any(value is not None for value in (device_spec, peak, bandwidth, memory)):
         raise InputError("a device to predict for has no meaning without --profile", next="add --profile")
+    as_given = dict(options)
     chosen = choose_model(options)
     tokens = _tokens(chosen, text, system=system, chat=chat, random_tokens=prompt_tokens)
     chosen.check(prompt_tokens=len(tokens), max_tokens=params.max_tokens)
     backend = chosen.load()
-    result = _run(backend, tokens, params, profile=profile, device=device, quiet=as_json)
+    proposer = open_proposer(guessing, backend, as_given)
+    result = _run(backend, tokens, params, profile=profile, device=device, proposer=proposer, quiet=as_json)
     if out is not None:
         _write(result, Path(out), say)
         click.echo(say("wrote", path=out), err=True)
@@ -258,6 +264,7 @@ def _run(
     *,
     profile: bool,
     device: Device | None,
+    proposer: Proposer | None,
     quiet: bool,
 ) -> Run:
     from rooflens.bench.run import run_prompt
@@ -268,7 +275,13 @@ def _run(
 
     shows = backend.tokenizer is not None and not quiet
     result = run_prompt(
-        backend, tokens, params, modules=profile, device=device, on_text=write if shows else None
+        backend,
+        tokens,
+        params,
+        modules=profile,
+        device=device,
+        proposer=proposer,
+        on_text=write if shows else None,
     )
     if shows:
         click.echo()

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rooflens.cli.guess_options import guess_options, open_proposer, take_guess_options
 from rooflens.cli.runtime_options import open_backend, require_runtime, runtime_options, whole_option
 from rooflens.errors import InputError
 
@@ -25,7 +26,7 @@ DEFAULT_PORT = 8000
 @whole_option("--max-sequences", help="Answers that run at once. [64]")
 @whole_option("--max-batched-tokens", help="Tokens of a step, and so the longest chunk. [2048; CPU: 512]")
 @click.option("--no-prefix-caching", is_flag=True, help="Keep no blocks for prompts that begin alike.")
-@whole_option("--prompt-lookup", help="Guess N tokens a step from the text so far.")
+@guess_options
 def serve(
     host: str,
     port: int,
@@ -34,7 +35,6 @@ def serve(
     max_sequences: int | None,
     max_batched_tokens: int | None,
     no_prefix_caching: bool,
-    prompt_lookup: int | None,
     **options: Any,
 ) -> int:
     """Serve MODEL: /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics.
@@ -52,6 +52,8 @@ def serve(
         raise InputError(
             "random weights have no tokenizer, so they cannot be served", next="use `rooflens bench`"
         )
+    guessing = take_guess_options(options)
+    as_given = dict(options)
     from rooflens.web.listen import listen
     from rooflens.web.loopback import is_loopback
 
@@ -62,7 +64,6 @@ def serve(
     import uvicorn
 
     from rooflens.runtime.engine.settings import EngineSettings
-    from rooflens.runtime.engine.speculative import PromptLookup
     from rooflens.server.app import ServerSettings, create_app
 
     engine = EngineSettings(prefix_caching=not no_prefix_caching)
@@ -71,7 +72,7 @@ def serve(
         max_sequences=max_sequences or engine.max_sequences,
         max_batched_tokens=max_batched_tokens or engine.max_batched_tokens,
     )
-    proposer = None if prompt_lookup is None else PromptLookup(tokens=prompt_lookup)
+    proposer = open_proposer(guessing, backend, as_given)
     local = is_loopback(host)
     settings = ServerSettings(served, api_key, loopback_only=local)
     app = create_app(backend, settings, engine=engine, proposer=proposer)

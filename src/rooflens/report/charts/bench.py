@@ -1,10 +1,11 @@
-"""A benchmark as a chart: speeds, memory, the batch curve over its bound, the prefix cache."""
+"""A benchmark as a chart: speeds, memory, the batch curve over its bound, the prefix cache, guesses."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from rooflens.bench.grid import DONE, Bench
+from rooflens.report.charts.bench_speculative import speculative_chart
 from rooflens.report.charts.geometry import even_ticks
 from rooflens.report.charts.theme import (
     BLUE,
@@ -37,10 +38,18 @@ def bench_chart(bench: Bench, say: Words, *, dark: bool = False) -> Any:
     """
     own = bench_words(say)
     points = [point for point in bench.points if point["status"] == DONE]
-    draw = {"baseline": _baseline, "memory": _memory, "batch": _batch, "prefix": _prefix}[bench.kind]
+    draw = {
+        "baseline": _baseline,
+        "memory": _memory,
+        "batch": _batch,
+        "prefix": _prefix,
+        "speculative": speculative_chart,
+    }[bench.kind]
     sentence = []
     if bench.kind == "baseline":
         sentence = [own("chart.lines")]
+    elif bench.kind == "speculative":
+        sentence = [own("chart.spread")]
     elif bench.reading is not None and own.language == "en":
         sentence = [bench.reading.sentence]
     title = own(f"title.{bench.kind}", model=bench.model)

@@ -10,7 +10,8 @@ from rooflens.report.tables.account import accounts_sections, explained_reading,
 from rooflens.report.tables.layout import QUIET, Head, heading, section, table
 from rooflens.report.words import Words
 from rooflens.report.words_run import run_words
-from rooflens.units import format_bytes, format_rate, format_seconds
+from rooflens.runtime.profile.guessing import Guessing
+from rooflens.units import format_bytes, format_rate, format_seconds, format_share
 
 
 def run_report(run: Run, say: Words) -> RenderableType:
@@ -41,7 +42,26 @@ def _title(run: Run, say: Words) -> RenderableType:
         times.append(say("rate", rate=format_rate(1 / request.tpot_s), tpot=format_seconds(request.tpot_s)))
     held = f"{backend.dtype_name}, KV {backend.kv_dtype}"
     title = say("title", model=run.name, device=backend.device)
-    return Group(Text(), heading(title, held), Text(" · ".join(first), style=QUIET), Text(" · ".join(times)))
+    lines = [Text(), heading(title, held), Text(" · ".join(first), style=QUIET), Text(" · ".join(times))]
+    guessing = run.profile.guessing
+    if guessing is not None:
+        lines.append(Text(_guesses(guessing, say)))
+    return Group(*lines)
+
+
+def _guesses(guessing: Guessing, say: Words) -> str:
+    parts = [
+        say(
+            "guesses",
+            accepted=f"{guessing.accepted_tokens:,}",
+            drafted=f"{guessing.drafted_tokens:,}",
+            share=format_share(guessing.acceptance),
+            tokens=format_rate(guessing.tokens_per_step),
+        )
+    ]
+    if guessing.gain is not None:
+        parts.append(say("guesses.gain", gain=format_rate(guessing.gain)))
+    return " · ".join(parts)
 
 
 def _memory(run: Run, say: Words) -> RenderableType:
