@@ -40,9 +40,9 @@ class Native:
 
     name = "rooflens"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, kernels: str | None = None) -> None:
         started = time.perf_counter()
-        self.backend = NativeBackend(directory, device="cpu", dtype="bf16", kv_tokens=4096)
+        self.backend = NativeBackend(directory, device="cpu", dtype="bf16", kv_tokens=4096, kernels=kernels)
         self.load_s = time.perf_counter() - started
         self.table = list(range(4096 // BLOCK_TOKENS))
 
@@ -170,12 +170,13 @@ def main() -> None:
     parser.add_argument("--model", default="Qwen/Qwen2.5-0.5B")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tokens", type=int, default=16, help="tokens of one decode sample")
+    parser.add_argument("--kernels", help="cpu: by torch alone; without it the set that the runtime takes")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model = make_reference(options.model)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        native, reference = Native(Path(folder)), Transformers(model)
+        native, reference = Native(Path(folder), options.kernels), Transformers(model)
     result: dict[str, Any] = {
         "schema": "rooflens.benchmark.runtime_speed/1",
         "model": options.model,

@@ -14,7 +14,12 @@ torch = pytest.importorskip("torch")
 from rooflens.errors import InputError, UnsupportedError  # noqa: E402
 from rooflens.models.families.registry import read_spec  # noqa: E402
 from rooflens.runtime.batch import Chunk, StepBatch  # noqa: E402
-from rooflens.runtime.kernels import AttentionSettings, cpu, kernels_for  # noqa: E402
+from rooflens.runtime.kernels import (  # noqa: E402
+    AttentionSettings,
+    cpu,
+    kernels_for,
+    paged_attention,
+)
 from rooflens.runtime.kernels.cuda import CudaKernels  # noqa: E402
 from rooflens.runtime.kv_cache import PagedKVCache  # noqa: E402
 from rooflens.runtime.native.build import BuildError  # noqa: E402
@@ -117,6 +122,31 @@ def test_norms_in_fp32_beside_bf16() -> None:
     assert torch.equal(got, wide.to(torch.bfloat16))
 
 
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_root_mean_square_norm_in_bf16_is_exact_but_for_its_rounding(rows: int, weighted: bool) -> None:
+    # A constant part: were the mean taken off, as a layer norm does, nothing would agree.
+    x = (3 + random(rows, 96)).to(torch.bfloat16)
+    weight, bias = (random(96, seed=seed).to(torch.bfloat16) for seed in (1, 2))
+    wide = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-6)
+    if weighted:
+        wide = wide * weight.double() + bias.double()
+    got = kernels_for(CPU, name="cpu").norm(
+        x, weight if weighted else None, bias if weighted else None, kind="rms", eps=1e-6
+    )
+    assert got.dtype == torch.bfloat16
+    # Three roundings to 8 bits of mantissa at most: of the normalised value, its multiple, and the sum.
+    torch.testing.assert_close(got.double(), wide, rtol=3 / 256, atol=3 / 256)
+
+
+@pytest.mark.parametrize("group", [1, 3, 4, 7, 8, 64])
+def test_a_tile_of_a_prefill_is_large_enough_and_not_too_large(group: int) -> None:
+    rows = paged_attention.tile_rows(group)
+    assert rows % 16 == 0
+    assert 16 <= rows <= paged_attention.MOST_QUERY_ROWS
+    assert rows == 16 or rows * group <= paged_attention.TILE_ROWS
+
+
 def brute_force(query: Any, key: Any, value: Any, *, start: int, settings: AttentionSettings) -> Any:
     """One loop per query, head and visible token."""
     output = torch.zeros(query.shape[0], settings.heads, settings.head_dim)
@@ -168,6 +198,10 @@ def test_attention_equals_brute_force(
         chunks.append(Chunk([0] * count, start, table))
         queries.append(query)
         expected.append(brute_force(query, key, value, start=start, settings=own))
-    for kernels in (kernels_for(CPU, name="eager"), kernels_for(CPU), CudaKernels()):
-        got = kernels.attend(torch.cat(queries), cache, 0, StepBatch.build(chunks), own)
-        torch.testing.assert_close(got, torch.cat(expected), rtol=1e-4, atol=1e-5)
+    with pytest.MonkeyPatch.context() as patch:
+        # Sizes that these short sequences reach.
+        for limit, value in {"MOST_QUERY_ROWS": 16, "FOLDED_TOKENS": 20, "FOLDED_GROUP": 3}.items():
+            patch.setattr(paged_attention, limit, value)
+        for kernels in (kernels_for(CPU, name="eager"), kernels_for(CPU, name="cpu"), CudaKernels()):
+            got = kernels.attend(torch.cat(queries), cache, 0, StepBatch.build(chunks), own)
+            torch.testing.assert_close(got, torch.cat(expected), rtol=1e-4, atol=1e-5)

@@ -7,7 +7,7 @@ The packing operators are private to torch and may go: they are tried once, at f
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 #: Shape of the trial multiply, and how far (relative to the largest value) the packed one may be off.
 _TRIAL = (8, 64, 32)
 _TRIAL_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+#: Rows up to which a norm's time is that of its calls.
+_FEW_ROWS = 16
 
 
 class OneDnnLinear(PackedLinear):
@@ -92,6 +96,31 @@ class CpuKernels(EagerKernels):
         self._packing[packed.holding] = type(packed).__name__
         return packed
 
+    def norm(
+        self,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        *,
+        kind: Literal["rms", "layer"],
+        eps: float,
+    ) -> Tensor:
+        """See ``Kernels.norm``; ``F.rms_norm`` is a dozen operators on CPUs, these are fewer."""
+        narrow = x.dtype in (torch.bfloat16, torch.float16)
+        if kind != "rms" or not narrow or (weight is not None and weight.dtype != x.dtype):
+            return super().norm(x, weight, bias, kind=kind, eps=eps)
+        if x.shape[:-1].numel() <= _FEW_ROWS:
+            # Beside its negative a row has the mean 0 and its own mean square as variance.
+            both = torch.cat((x, -x), dim=-1)
+            result = F.layer_norm(both, both.shape[-1:], None, None, eps)[..., : x.shape[-1]]
+            result = result.clone() if weight is None else result * weight
+        else:
+            wide = x.float()
+            length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+            wide *= length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+            result = (wide if weight is None else wide.mul_(weight)).to(x.dtype)
+        return result if bias is None else result + bias
+
     def attend(
         self, query: Tensor, cache: PagedKVCache, layer: int, batch: StepBatch, settings: AttentionSettings
     ) -> Tensor:
@@ -103,12 +132,12 @@ class CpuKernels(EagerKernels):
 
     def describe(self) -> dict[str, str]:
         """See ``Kernels.describe``."""
-        prefill = f"multiplies over tiles of {paged_attention.TILE_ROWS} query rows"
+        prefill = f"multiplies over tiles of about {paged_attention.TILE_ROWS} rows"
         if has_matrix_tiles():
             prefill = f"scaled_dot_product_attention in bf16, else {prefill}"
         told = {
             "linear": "; ".join(sorted(self._packing)) or "nothing packed yet",
             "attention": f"prefill by {prefill}, decode by scaled_dot_product_attention with folded heads",
-            "norm": "F.rms_norm",
+            "norm": "F.layer_norm on few rows, by steps in fp32 on many",
         }
         return told if self._not_native is None else {**told, "native": f"not used: {self._not_native}"}

@@ -80,8 +80,10 @@ class EagerKernels(Kernels):
         """See ``Kernels.rotate``; ``sin`` carries the sign of the half it multiplies."""
         dim = cos.shape[-1]
         turned = x[..., :dim]
-        pairs = (dim // 2, 2) if interleaved else (2, dim // 2)
-        swapped = turned.reshape(*x.shape[:2], *pairs).flip(-1 if interleaved else -2).view(*x.shape[:2], dim)
+        if interleaved:
+            swapped = turned.reshape(*x.shape[:2], dim // 2, 2).flip(-1).flatten(-2)
+        else:
+            swapped = torch.roll(turned, dim // 2, dims=-1)
         turned = torch.addcmul(turned * cos, swapped, sin)
         return turned if dim == x.shape[-1] else torch.cat((turned, x[..., dim:]), dim=-1)
 
@@ -95,7 +97,7 @@ class EagerKernels(Kernels):
         if not gated:
             return act(x)
         gate, up = x.chunk(2, dim=-1)
-        return act(gate) * up
+        return act(gate).mul_(up)
 
     def attend(
         self, query: Tensor, cache: PagedKVCache, layer: int, batch: StepBatch, settings: AttentionSettings
