@@ -4,9 +4,9 @@ The query heads that share a KV head are rows of one multiply ([rows * group, he
 values are read once for all of them. A prefill goes in tiles of query rows by multiplies, one KV head at a
 time: the scores of a tile stay in the processor's cache, keys are read where they lie, and tokens after the
 tile are never multiplied. Torch's fused attention takes half as long again on CPUs without matrix tiles
-(AMX), and half to two thirds of the time on those with them. Decodes use the fused attention, which is faster for
-the few rows of one token until sequences are long; those of short ones are padded to one length and go in
-one call.
+(AMX), and half to two thirds of the time on those with them. Decodes use the fused attention, which is
+faster for the few rows of one token until sequences are long; those of short ones are padded to one length
+and go in one call.
 """
 
 from __future__ import annotations
