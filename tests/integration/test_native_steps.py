@@ -95,7 +95,8 @@ def error(ours: Any, reference: Any) -> float:
 def test_every_family_in_fp32(family: str, kv_dtype: str) -> None:
     ours, reference = (make(family, kernels, kv_dtype=kv_dtype) for kernels in ("native", "eager"))
     assert isinstance(ours.runner, NativeSteps)
-    assert error(talk(ours), talk(reference)) <= 2e-5
+    # A key that lies between two levels of int8 may be rounded to either.
+    assert error(talk(ours), talk(reference)) <= (2e-5 if kv_dtype == "fp32" else 1e-3)
 
 
 @pytest.mark.parametrize("weights", [None, "int8", "int8-channel", "int4", "int4-symmetric"])
@@ -126,8 +127,10 @@ def test_many_sequences_and_where_large_steps_go() -> None:
         run(backend, *(Chunk(TOKENS[i : i + 9], 0, table) for i, table in enumerate(tables)))
         results.append(run(backend, *(Chunk([i + 1], 9, table) for i, table in enumerate(tables))))
     assert error(*results) <= 2e-5
-    batch = StepBatch.build([Chunk([1] * 65, 0, [0, 1, 2, 3, 4])])
-    assert not ours.runner.takes(batch)
+    limit = ours.runner.max_rows
+    table = list(range(-(-limit // 16) + 1))
+    assert ours.runner.takes(StepBatch.build([Chunk([1] * limit, 0, table)]))
+    assert not ours.runner.takes(StepBatch.build([Chunk([1] * (limit + 1), 0, table)]))
 
 
 def test_another_cache_gets_another_program() -> None:

@@ -120,7 +120,7 @@ static void check_linear(int format, int rows, int columns) {
 }
 
 enum { HIDDEN, INNER, QKV, MIXED, FIRST, ACTIVE, LOGITS, BUFFERS };
-enum { WIDTH = 40, HEADS = 3, KV_HEADS = 1, HEAD = 24, INTERMEDIATE = 52, WORDS = 70, CACHE_BLOCKS = 20 };
+enum { WIDTH = 40, HEADS = 3, KV_HEADS = 1, HEAD = 24, INTERMEDIATE = 52, WORDS = 70, CACHE_BLOCKS = 24, MOST_ROWS = 40 };
 
 /* A layer with norms of heads and a window, over a cache of each type; the same whatever the threads. */
 static void check_step(int kv_type, int threads, int rows, float *logits) {
@@ -158,21 +158,21 @@ static void check_step(int kv_type, int threads, int rows, float *logits) {
         {.kind = RL_OP_NORM, .in = HIDDEN, .out = INNER, .residual = -1, .scale = 1.0f, .size = WIDTH, .weight = weight, .eps = 1e-5f, .sampled = 1},
         {.kind = RL_OP_LINEAR, .in = INNER, .out = LOGITS, .residual = -1, .scale = 1.0f, .cap = 30.0f, .linear = &table, .sampled = 1},
     };
-    const int count = sizeof ops / sizeof *ops, room = 8;
+    const int count = sizeof ops / sizeof *ops, room = MOST_ROWS;
     rl_buffer buffers[BUFFERS];
     for (int b = 0; b < BUFFERS; b++) {
         const int stride = (widths[b] + RL_GROUP - 1) / RL_GROUP * RL_GROUP;
         buffers[b] = (rl_buffer){take(4LL * room * stride), stride, b == INNER, 0};
     }
-    const rl_attention_class classes[] = {{200, KV_HEADS}};
+    const rl_attention_class classes[] = {{200, KV_HEADS, HEADS / KV_HEADS}};
     rl_program program = {ops, buffers, classes, 0, 0, CACHE_BLOCKS, WORDS, count, BUFFERS, 1, 1, HEAD, room, threads, 96,
-                          HEADS * (32 + 2) + 10, 0};
+                          HEADS * (32 + 2) + 10, room};
     program.workspace_bytes = rl_workspace(&program);
     program.workspace = take(program.workspace_bytes);
-    int64_t tables[2 * 18], tokens[8], positions[8], slots_of[8], samples[8];
-    int32_t sequences[8];
+    int64_t tables[2 * 18], tokens[MOST_ROWS], positions[MOST_ROWS], slots_of[MOST_ROWS], samples[MOST_ROWS];
+    int32_t sequences[MOST_ROWS];
     for (int i = 0; i < 18; i++) tables[i] = 17 - i;
-    for (int i = 0; i < 18; i++) tables[18 + i] = i % 2 ? 18 : 19;
+    for (int i = 0; i < 18; i++) tables[18 + i] = 18 + i % 6;
     double times[32];
     for (int at = 0; at < 2; at++) {
         /* First all rows in the second sequence, then the last of a long one beside them. */
@@ -220,13 +220,15 @@ int main(int count, char **arguments) {
         if (format <= RL_Q4_1) check_linear(format, 16, 45);
     }
     for (int kv_type = RL_KV_F32; kv_type <= RL_KV_INT8; kv_type++)
-        for (int rows = 1; rows <= 5; rows += 2) {
-            float one[5 * WORDS], more[5 * WORDS];
+        for (int i = 0; i < 4; i++) {
+            /* Single rows, and enough for panels and for attention of many rows. */
+            const int rows = (const int[]){1, 3, 5, MOST_ROWS}[i];
+            static float one[MOST_ROWS * WORDS], more[MOST_ROWS * WORDS];
             check_step(kv_type, 1, rows, one);
             check_step(kv_type, 3, rows, more);
             keep(one, rows * WORDS);
-            for (int i = 0; i < rows * WORDS; i++)
-                expect(fabsf(one[i] - more[i]) <= 1e-3f, "a logit by more threads", i);
+            for (int k = 0; k < rows * WORDS; k++)
+                expect(fabsf(one[k] - more[k]) <= 1e-3f, "a logit by more threads", k);
         }
     uint8_t *data = take(100 * 64);
     memset(data, 1, 100 * 64);

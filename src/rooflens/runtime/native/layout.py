@@ -134,7 +134,7 @@ class Op(Structure):
 class AttentionClass(Structure):
     """rl_attention_class."""
 
-    _fields_ = [("window", c_int32), ("kv_heads", c_int32)]
+    _fields_ = [("window", c_int32), ("kv_heads", c_int32), ("group", c_int32)]
 
 
 class Program(Structure):
@@ -157,7 +157,7 @@ class Program(Structure):
         ("max_threads", c_int32),
         ("max_features", c_int32),
         ("max_partial", c_int32),
-        ("unused", c_int32),
+        ("max_samples", c_int32),
     ]
 
 

@@ -32,15 +32,19 @@ class Buffers:
     """Rows of floats that operators hand to each other, by name."""
 
     rows: int
+    samples: int
     names: list[str] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     private: list[bool] = field(default_factory=list)
 
-    def get(self, name: str, features: int, *, private: bool = False) -> int:
-        """The number of the buffer ``name``, at least so wide. Its padding stays zero."""
+    def get(self, name: str, features: int, *, private: bool = False, sampled: bool = False) -> int:
+        """The number of the buffer ``name``, at least so wide. Its padding stays zero.
+
+        ``sampled``: it has room for the rows to sample alone.
+        """
         if name not in self.names:
             self.names.append(name)
-            self.tensors.append(torch.zeros(self.rows, padded(features)))
+            self.tensors.append(torch.zeros(self.samples if sampled else self.rows, padded(features)))
             self.private.append(private)
         index = self.names.index(name)
         assert self.tensors[index].shape[1] >= features
@@ -60,7 +64,7 @@ class Program:
 
     ops: list[layout.Op] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    classes: list[tuple[int, int]] = field(default_factory=list)
+    classes: list[tuple[int, int, int]] = field(default_factory=list)
     rotations: list[Rotary] = field(default_factory=list)
     kept: list[object] = field(default_factory=list)
     max_features: int = layout.GROUP
@@ -91,7 +95,7 @@ class _Builder:
             self._layer(layer, f"layers.{index}", hidden)
         final = self.buffers.get("final", spec.hidden_size, private=True)
         self._norm(model.final_norm, "final_norm", hidden, final, sampled=1)
-        logits = self.buffers.get("logits", spec.vocab_size)
+        logits = self.buffers.get("logits", spec.vocab_size, sampled=True)
         cap = spec.final_logit_softcap or 0.0
         self._linear(model.lm_head, "lm_head", final, logits, scale=spec.head_scale, cap=cap, sampled=1)
         return self.program
@@ -256,7 +260,7 @@ class _Builder:
             }
         cache = self._cache_fields(core.layer)
         self._add(Kind.STORE, f"{path}.core", qkv, qkv, **heads, **rotation, **cache)
-        plan = (settings.window or 0, settings.kv_heads)
+        plan = (settings.window or 0, settings.kv_heads, settings.group)
         if plan not in self.program.classes:
             self.program.classes.append(plan)
         self._add(

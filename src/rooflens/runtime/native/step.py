@@ -19,8 +19,12 @@ from rooflens.runtime.native.linear import aligned, use_huge_pages
 from rooflens.runtime.native.program import Buffers, NotInC, build
 from rooflens.runtime.profile.modules import ModuleTimes
 
-#: Tokens of a step from which torch's prompt attention and large multiplies win.
+#: Rows of a step whose logits are made: rows of a large vocabulary are large.
+MAX_SAMPLES = 64
+#: Tokens of a step from which torch's prompt attention and large multiplies win, where they do.
 MAX_ROWS = 64
+#: Instruction sets whose multiplies and prompt attention are faster than torch's: measured, see docs/runtime.md.
+PROMPT_ROWS = {"avx512_bf16": 512}
 
 
 class NativeSteps:
@@ -35,12 +39,13 @@ class NativeSteps:
         library: NativeLibrary,
         *,
         threads: int,
-        max_rows: int = MAX_ROWS,
+        max_rows: int | None = None,
     ) -> None:
         """Raises NotInC where C does not do something that the model needs."""
         self.model, self.cache, self.library = model, cache, library
+        max_rows = max_rows or PROMPT_ROWS.get(library.instructions, MAX_ROWS)
         self.threads, self.max_rows = threads, max_rows
-        self._buffers = Buffers(max(threads, max_rows))
+        self._buffers = Buffers(max(threads, max_rows), MAX_SAMPLES)
         program = self._program = build(model, cache, self._buffers)
         self._paths = tuple(dict.fromkeys(program.paths))
         self._called = array("i", [self._paths.index(path) for path in program.paths])
@@ -65,12 +70,13 @@ class NativeSteps:
             max_threads=threads,
             max_features=program.max_features,
             max_partial=-(-program.max_partial // layout.TILE) * layout.TILE,
+            max_samples=MAX_SAMPLES,
         )
         size = library.workspace(self.c)
         self._workspace = torch.zeros(size + 64, dtype=torch.uint8)
         use_huge_pages(self._workspace)
         self.c.workspace, self.c.workspace_bytes = aligned(self._workspace), size
-        self._logits = self._buffers.tensors[self._buffers.get("logits", model.spec.vocab_size)]
+        self._logits = self._buffers.tensors[self._buffers.get("logits", model.spec.vocab_size, sampled=True)]
         self._pointer = ctypes.byref(self.c)
 
     @classmethod
@@ -90,7 +96,8 @@ class NativeSteps:
 
     def takes(self, batch: StepBatch) -> bool:
         """Whether the step is small enough, and on a device whose memory C can read."""
-        return 0 < batch.tokens <= self.max_rows and batch.token_ids.device.type == "cpu"
+        small = 0 < batch.tokens <= self.max_rows and batch.sample_rows.shape[0] <= MAX_SAMPLES
+        return small and batch.token_ids.device.type == "cpu"
 
     def run(self, batch: StepBatch) -> Tensor:
         """See ``StepRunner.run``."""

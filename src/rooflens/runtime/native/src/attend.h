@@ -95,6 +95,11 @@ RL_INLINE void add_values(const int queries, float *out, const float *weights, i
         }
 }
 
+/* The first token that a query sees; `window` 0: all. */
+RL_INLINE int64_t oldest_seen(int64_t position, int window) {
+    return window && position + 1 > window ? position + 1 - window : 0;
+}
+
 /* Ask for the block at element `at`. */
 RL_INLINE void prefetch_block(const void *cache, int type, int64_t at, int dim) {
     const int64_t size = type == RL_KV_F32 ? 4 : type == RL_KV_BF16 ? 2 : 1;

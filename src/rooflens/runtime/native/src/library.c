@@ -132,7 +132,7 @@ int64_t rl_layout(int index) {
 
 static int check(const rl_program *program, const rl_step *step) {
     if (step->rows < 1 || step->rows > program->max_rows || step->threads < 1 ||
-        step->threads > program->max_threads || step->samples < 0 || step->samples > step->rows)
+        step->threads > program->max_threads || step->samples < 0 || step->samples > step->rows || step->samples > program->max_samples)
         return RL_BAD_ROWS;
     for (int row = 0; row < step->rows; row++) {
         const int64_t blocks = step->positions[row] / RL_BLOCK_TOKENS + 1;

@@ -3,19 +3,44 @@
 #define ROOFLENS_LINEAR_H
 
 #include "amx.h"
+#include "panels.h"
 
 /* Rows from which the matrix unit is faster than the dot instructions: measured, see docs/runtime.md. */
 #define AMX_ROWS_BF16 4
 #define AMX_ROWS_LEVELS 24
 
-/* Where results go: y = cap(scale (sum + bias)) + residual, as floats or bf16. */
+/* Where results go: y = cap(scale (sum + bias)) + residual, as floats or bf16. `gated` not 0: so many results
+ * y = activation(gate) up instead, of which the linear has the gates first. */
 typedef struct {
     void *y;
     const float *residual;
     int64_t y_stride, residual_stride;
     float scale, cap;
     int type;
+    int64_t gated;
+    int activation;
 } rl_output;
+
+RL_INLINE vf activated(int activation, vf x) {
+    switch (activation) {
+    case RL_ACT_SILU: return x / (vf_set(1.0f) + vf_exp(-x));
+    case RL_ACT_GELU_TANH: {
+        const vf inner = vf_set(0.7978845608028654f) * (x + vf_set(0.044715f) * x * x * x);
+        return vf_set(0.5f) * x * (vf_set(1.0f) + vf_tanh(inner));
+    }
+    case RL_ACT_GELU: {
+        float lanes[16];
+        vf_store(lanes, x);
+        for (int i = 0; i < 16; i++) lanes[i] = 0.5f * lanes[i] * (1.0f + erff(lanes[i] * 0.70710678f));
+        return vf_load(lanes);
+    }
+    case RL_ACT_RELU2: {
+        const vf positive = vf_max(x, vf_set(0.0f));
+        return positive * positive;
+    }
+    default: return vf_max(x, vf_set(0.0f));
+    }
+}
 
 RL_INLINE int uses_amx(const rl_linear *linear, int64_t rows) {
 #ifdef RL_HAS_AMX
@@ -25,6 +50,21 @@ RL_INLINE int uses_amx(const rl_linear *linear, int64_t rows) {
         if (rows < (format == RL_BF16 ? AMX_ROWS_BF16 : AMX_ROWS_LEVELS)) return 0;
     }
     return 1;
+#else
+    (void)linear;
+    (void)rows;
+    return 0;
+#endif
+}
+
+/* Rows from which panels of two tiles are faster than single tiles: measured, see docs/runtime.md. */
+#define PANEL_LEAST_ROWS 9
+
+RL_INLINE int uses_panels(const rl_linear *linear, int64_t rows) {
+#if defined(__AVX512F__)
+    for (int i = 0; i < linear->segments; i++)
+        if (linear->segment[i].format == RL_BF16 && !plain_kernels[RL_X_BF16][0]) return 0;
+    return rows >= PANEL_LEAST_ROWS;
 #else
     (void)linear;
     (void)rows;
@@ -123,15 +163,108 @@ static void multiply_by_amx(const rl_linear *linear, const rl_input *in, int64_t
 }
 #endif
 
+/* Blocks of rows during which a thread asks for its next panel. */
+#define AHEAD_BLOCKS 4
+
+/* Two tiles of a segment that are taken together: neighbours, or those of a gate and what it gates. The
+ * second is -1 where there is none. */
+typedef struct {
+    const rl_segment *segment;
+    int64_t tile[PANEL_TILES];
+} tile_pair;
+
+/* Pair number `index` of all segments', or one without a segment behind the last. */
+RL_INLINE tile_pair find_pair(const rl_linear *linear, const rl_output *out, int64_t index) {
+    const rl_segment *segment = linear->segment;
+    if (out->gated) {
+        const int64_t gates = out->gated / RL_TILE;
+        return (tile_pair){index < gates ? segment : 0, {index, index + gates}};
+    }
+    for (; segment < linear->segment + linear->segments; segment++) {
+        const int64_t pairs = (segment->tiles + 1) / PANEL_TILES, tile = index * PANEL_TILES;
+        if (index < pairs) return (tile_pair){segment, {tile, tile + 1 < segment->tiles ? tile + 1 : -1}};
+        index -= pairs;
+    }
+    return (tile_pair){0, {0, 0}};
+}
+
+RL_INLINE const uint8_t *tile_of(const tile_pair *pair, int n) {
+    return pair->segment->data + (pair->tile[n] < 0 ? pair->tile[0] : pair->tile[n]) * pair->segment->tile_bytes;
+}
+
+/* A block's results to their places. */
+static void emit_block(const rl_linear *linear, const rl_output *out, const tile_pair *pair, int64_t row, int rows,
+                       const float *block) {
+    for (int r = 0; r < rows; r++, row++, block += PANEL_FEATURES) {
+        if (out->gated) {
+            const int64_t column = RL_TILE * pair->tile[0];
+            vf gate = vf_load(block), up = vf_load(block + RL_TILE);
+            if (linear->bias) {
+                gate += vf_load(linear->bias + column);
+                up += vf_load(linear->bias + out->gated + column);
+            }
+            vf_store((float *)out->y + row * out->y_stride + column, activated(out->activation, gate) * up);
+            continue;
+        }
+        for (int n = 0; n < PANEL_TILES && pair->tile[n] >= 0; n++)
+            emit(linear, out, row, pair->segment->first + RL_TILE * pair->tile[n], tile_count(pair->segment, pair->tile[n]),
+                 vf_load(block + n * RL_TILE));
+    }
+}
+
+/* Two tiles times all rows, while the tiles of `next` are asked for. */
+static void multiply_pair(const rl_linear *linear, const tile_pair *pair, const rl_input *in, int64_t rows,
+                          const rl_output *out, uint8_t *wide, const tile_pair *next) {
+    _Alignas(64) float block[BLOCK_ROWS * PANEL_FEATURES];
+    const int format = pair->segment->format, bf16 = format == RL_BF16, plain = format == RL_F32 || bf16;
+    const uint8_t *const data[PANEL_TILES] = {tile_of(pair, 0), tile_of(pair, 1)};
+    const int64_t steps = bf16 ? in->padded / 2 : in->padded, x_stride = bf16 ? steps : in->x_stride;
+    const int64_t turns = plain ? steps / 4 : in->padded / RL_GROUP, blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    const int64_t parts = turns * (blocks < AHEAD_BLOCKS ? blocks : AHEAD_BLOCKS);
+    const int64_t lines = next->segment ? (next->segment->tile_bytes / 64 + parts - 1) / parts : 0;
+    rl_ahead ahead = {{0}, lines};
+    for (int n = 0; n < PANEL_TILES; n++) ahead.tile[n] = next->segment ? tile_of(next, n) : data[n];
+    rl_panel panel = {{0}, {0}, {0}};
+    if (!plain) open_panel(format, data, in->padded, wide, &panel);
+    int64_t row = 0;
+    for (int number = 0; row < rows; number++) {
+        const int size = block_of(rows - row, plain ? BLOCK_SIZES : LEVEL_SIZES);
+        const float *x = bf16 ? (const float *)(in->narrow + row * in->padded) : in->x + row * in->x_stride;
+        if (number >= AHEAD_BLOCKS) ahead.lines = 0;
+        if (plain)
+            plain_kernels[bf16 ? RL_X_BF16 : RL_X_F32][size](x, x_stride, data[0], data[1] - data[0], steps, block,
+                                                             PANEL_FEATURES, 0, &ahead);
+        else
+            level_kernels[scales_of(format)][size](in, row, &panel, block, &ahead);
+        emit_block(linear, out, pair, row, block_rows[size], block);
+        row += block_rows[size];
+        for (int n = 0; n < PANEL_TILES; n++) ahead.tile[n] += 64 * lines * turns;
+    }
+}
+
+/* Pairs go to whoever is free: a thread that is held up holds up nobody else. */
+static void multiply_by_panels(const rl_linear *linear, const rl_input *in, int64_t rows, const rl_output *out,
+                               uint8_t *wide, atomic_int *turn) {
+    tile_pair pair = find_pair(linear, out, atomic_fetch_add_explicit(turn, 1, memory_order_relaxed));
+    while (pair.segment) {
+        const tile_pair next = find_pair(linear, out, atomic_fetch_add_explicit(turn, 1, memory_order_relaxed));
+        multiply_pair(linear, &pair, in, rows, out, wide, &next);
+        pair = next;
+    }
+}
+
 RL_INLINE void multiply(const rl_linear *linear, const rl_input *in, int64_t rows, const rl_output *out,
-                        int place, int team, uint8_t *wide) {
+                        int place, int team, uint8_t *wide, atomic_int *turn) {
 #ifdef RL_HAS_AMX
     if (uses_amx(linear, rows)) {
         multiply_by_amx(linear, in, rows, out, place, team, wide);
         return;
     }
 #endif
-    (void)wide;
+    if (uses_panels(linear, rows)) {
+        multiply_by_panels(linear, in, rows, out, wide, turn);
+        return;
+    }
     multiply_by_dots(linear, in, rows, out, place, team);
 }
 

@@ -19,6 +19,7 @@ typedef struct {
     int8_t *levels;
     float *scales;     /* [rows][groups] */
     int32_t *sums;     /* [rows][2 groups] */
+    int32_t *bases;    /* [rows][groups]: -128 times the whole group's sum */
     int64_t x_stride, padded;
 } rl_input;
 
@@ -66,6 +67,7 @@ static void prepare_row(const rl_input *in, const float *x, int64_t r, int needs
         /* Whole numbers below 2^24: their sums in floats are exact. */
         in->sums[2 * (r * groups + g)] = (int32_t)vf_sum(vf_of_int(qa));
         in->sums[2 * (r * groups + g) + 1] = (int32_t)vf_sum(vf_of_int(qb));
+        in->bases[r * groups + g] = -128 * (in->sums[2 * (r * groups + g)] + in->sums[2 * (r * groups + g) + 1]);
     }
 }
 

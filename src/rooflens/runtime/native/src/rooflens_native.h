@@ -110,6 +110,7 @@ typedef struct {
 typedef struct {
     int32_t window;             /* 0: all */
     int32_t kv_heads;
+    int32_t group;              /* query heads of a KV head */
 } rl_attention_class;
 
 /* A model's decode step. Filled once by Python; `workspace` is of rl_workspace(). */
@@ -127,7 +128,7 @@ typedef struct {
     int32_t max_rows, max_threads;
     int32_t max_features;       /* widest input of a linear, padded */
     int32_t max_partial;        /* floats of a KV head's partial result: group * (head_dim + 2) */
-    int32_t unused;
+    int32_t max_samples;        /* rows of logits */
 } rl_program;
 
 /* One step's input: `rows` tokens, each with its sequence's blocks. `times`: null, or a second's stamp at the

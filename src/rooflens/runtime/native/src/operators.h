@@ -1,0 +1,328 @@
+/* The operators of a step, each run by all threads of a team together. */
+#ifndef ROOFLENS_OPERATORS_H
+#define ROOFLENS_OPERATORS_H
+
+#include "linear.h"
+#include "plan.h"
+
+RL_INLINE const rl_buffer *buffer_of(const context *c, int index) { return &c->program->buffers[index]; }
+
+RL_INLINE atomic_int *turn_of(const context *c, const rl_op *op) { return &c->turns[op - c->program->ops]; }
+
+/* A buffer's first row for this thread. */
+RL_INLINE float *rows_of(const context *c, int index, int rows, int place) {
+    const rl_buffer *b = buffer_of(c, index);
+    return b->data + (b->is_private && rows == 1 ? place * b->stride : 0);
+}
+
+static void run_embed(const context *c, const rl_op *op, int place, int team) {
+    const rl_buffer *out = buffer_of(c, op->out);
+    for (int row = place; row < c->step->rows; row += team) {
+        const int64_t token = c->step->tokens[row];
+        float *y = out->data + row * out->stride;
+        if (!op->linear) {
+            for (int k = 0; k < op->size; k++)
+                y[k] = op->scale * (op->table_type == RL_X_F32
+                                        ? ((const float *)op->table)[token * op->size + k]
+                                        : bf16_float(((const uint16_t *)op->table)[token * op->size + k]));
+            continue;
+        }
+        const rl_linear *linear = op->linear;
+        for (int s = 0; s < linear->segments; s++) {
+            const rl_segment *segment = &linear->segment[s];
+            const int64_t inside = token - segment->first;
+            if (inside < 0 || inside >= segment->rows) continue;
+            const uint8_t *tile = segment->data + inside / RL_TILE * segment->tile_bytes;
+            const int64_t groups = linear->padded / RL_GROUP;
+            for (int64_t g = 0; g < groups; g++) {
+                vf value[RL_GROUP];
+                group_values(segment->format, tile, groups, g, value);
+                for (int k = 0; k < RL_GROUP; k++)
+                    y[RL_GROUP * g + k] = op->scale * ((const float *)&value[k])[inside % RL_TILE];
+            }
+        }
+    }
+}
+
+static void run_rotation(const context *c, const rl_op *op, int place, int team) {
+    const int half = op->rotary_dim / 2;
+    float *table = c->angles + (int64_t)op->rotation * c->program->max_rows * c->program->rotation_stride;
+    const int total = c->step->rows * half;
+    for (int i = (int)share(total, place, team); i < (int)share(total, place + 1, team); i++) {
+        const int row = i / half, pair = i % half;
+        const float angle = (float)c->step->positions[row] * op->frequencies[pair];
+        float *to = table + (int64_t)row * c->program->rotation_stride;
+        to[pair] = cosf(angle) * op->rotation_factor;
+        to[half + pair] = sinf(angle) * op->rotation_factor;
+    }
+}
+
+/* (mean, 1 / deviation) of a row: the mean is 0 for a root mean square. */
+static void spread_of(const float *x, int size, const rl_op *op, float *mean, float *inverse) {
+    float total = 0.0f;
+    *mean = 0.0f;
+    int k = 0;
+    if (op->layer_norm) {
+        vf sum = vf_set(0.0f);
+        for (; k + 16 <= size; k += 16) sum += vf_load(x + k);
+        total = vf_sum(sum);
+        for (; k < size; k++) total += x[k];
+        *mean = total / (float)size;
+    }
+    vf squares = vf_set(0.0f);
+    for (k = 0; k + 16 <= size; k += 16) {
+        const vf d = vf_load(x + k) - vf_set(*mean);
+        squares += d * d;
+    }
+    total = vf_sum(squares);
+    for (; k < size; k++) total += (x[k] - *mean) * (x[k] - *mean);
+    *inverse = 1.0f / sqrtf(total / (float)size + op->eps);
+}
+
+/* Features `low` to `high` of a normed row, sixteen at a time where the caller's part has them. */
+static void normed(const rl_op *op, const float *x, float *y, const float *residual, int low, int high,
+                   float mean, float inverse) {
+    int k = low;
+    for (; k + 16 <= high; k += 16) {
+        vf v = (vf_load(x + k) - vf_set(mean)) * vf_set(inverse);
+        if (op->weight) v *= vf_load(op->weight + k);
+        if (op->bias) v += vf_load(op->bias + k);
+        v *= vf_set(op->scale);
+        if (residual) v += vf_load(residual + k);
+        vf_store(y + k, v);
+    }
+    for (; k < high; k++) {
+        float v = (x[k] - mean) * inverse;
+        if (op->weight) v *= op->weight[k];
+        if (op->bias) v += op->bias[k];
+        v *= op->scale;
+        y[k] = residual ? residual[k] + v : v;
+    }
+}
+
+static void run_norm(const context *c, const rl_op *op, int rows, int place, int team) {
+    const rl_buffer *in = buffer_of(c, op->in), *out = buffer_of(c, op->out);
+    const rl_buffer *added = op->residual < 0 ? 0 : buffer_of(c, op->residual);
+    float mean, inverse;
+    if (rows == 1) {
+        /* Everyone needs the spread; a result that all share is written by parts. */
+        const float *x = in->data + (op->sampled ? c->step->sample_rows[0] * in->stride : 0);
+        const int low = out->is_private ? 0 : (int)share(op->size, place, team);
+        const int high = out->is_private ? op->size : (int)share(op->size, place + 1, team);
+        spread_of(x, op->size, op, &mean, &inverse);
+        normed(op, x, rows_of(c, op->out, 1, place), added ? added->data : 0, low, high, mean, inverse);
+        return;
+    }
+    for (int row = place; row < rows; row += team) {
+        const float *x = in->data + (op->sampled ? c->step->sample_rows[row] : row) * in->stride;
+        spread_of(x, op->size, op, &mean, &inverse);
+        normed(op, x, out->data + row * out->stride, added ? added->data + row * added->stride : 0, 0, op->size,
+               mean, inverse);
+    }
+}
+
+/* The activation that a linear of many rows applies to its own results, gate and up next to each other; or null. */
+RL_INLINE const rl_op *applied_by(const context *c, const rl_op *op, int rows) {
+    const rl_op *next = op + 1;
+    if (op->kind != RL_OP_LINEAR || next == c->program->ops + c->program->op_count) return 0;
+    const int ours = next->kind == RL_OP_ACTIVATE && next->in == op->out && next->gated && next->size % RL_TILE == 0;
+    const int plain = op->linear->segments == 1 && op->residual < 0 && op->scale == 1.0f && op->cap == 0.0f;
+    return ours && plain && uses_panels(op->linear, rows) ? next : 0;
+}
+
+static void run_linear(const context *c, const rl_op *op, int rows, int place, int team) {
+    const rl_linear *linear = op->linear;
+    const rl_buffer *in = buffer_of(c, op->in), *out = buffer_of(c, op->out);
+    const rl_buffer *added = op->residual < 0 ? 0 : buffer_of(c, op->residual);
+    const int64_t first = rows == 1 ? place : 0, padded = linear->padded, groups = padded / RL_GROUP;
+    const float *x = rows_of(c, op->in, rows, place);
+    const rl_input input = {x, c->narrow + first * padded, c->levels + first * padded,
+                            c->scales + first * groups, c->sums + 2 * first * groups,
+                            c->bases + first * groups, in->stride, padded};
+    const int needs = input_needs(linear, rows);
+    if (rows == 1) {
+        prepare_row(&input, x, 0, needs);
+    } else {
+        for (int row = place; row < rows; row += team) prepare_row(&input, x + row * in->stride, row, needs);
+        meet(c->barrier, team);
+    }
+    const rl_op *then = applied_by(c, op, rows);
+    const rl_buffer *to = then ? buffer_of(c, then->out) : out;
+    const rl_output output = {to->data, added ? added->data : 0, to->stride, added ? added->stride : 0,
+                              op->scale, op->cap, RL_X_F32, then ? then->size : 0, then ? then->activation : 0};
+    multiply(linear, &input, rows, &output, place, team, c->wide + place * c->wide_bytes, turn_of(c, op));
+}
+
+/* Heads are shared out here as in run_store, so that nobody waits in between. */
+static void run_head_norm(const context *c, const rl_op *op, int place, int team) {
+    const rl_buffer *in = buffer_of(c, op->in);
+    float mean, inverse;
+    if (op->size != op->head_dim) {
+        for (int row = place; row < c->step->rows; row += team) {
+            float *x = in->data + row * in->stride + op->first_head * op->head_dim;
+            spread_of(x, op->size, op, &mean, &inverse);
+            normed(op, x, x, 0, 0, op->size, mean, inverse);
+        }
+        return;
+    }
+    const int all = op->all_heads;
+    const int64_t last = share((int64_t)c->step->rows * all, place + 1, team);
+    for (int64_t i = share((int64_t)c->step->rows * all, place, team); i < last; i++) {
+        const int head = (int)(i % all);
+        if (head < op->first_head || head >= op->first_head + op->heads) continue;
+        float *x = in->data + i / all * in->stride + head * op->head_dim;
+        spread_of(x, op->size, op, &mean, &inverse);
+        normed(op, x, x, 0, 0, op->size, mean, inverse);
+    }
+}
+
+static void run_store(const context *c, const rl_op *op, int place, int team) {
+    const rl_buffer *in = buffer_of(c, op->in);
+    const float *table = c->angles + (int64_t)op->rotation * c->program->max_rows * c->program->rotation_stride;
+    const int dim = op->head_dim, all = op->heads + 2 * op->kv_heads;
+    const int64_t last = share((int64_t)c->step->rows * all, place + 1, team);
+    for (int64_t i = share((int64_t)c->step->rows * all, place, team); i < last; i++) {
+        const int64_t row = i / all;
+        const int head = (int)(i % all);
+        float *x = in->data + row * in->stride + head * dim;
+        if (op->rotary_dim && head < op->heads + op->kv_heads)
+            rotate_head(x, table + row * c->program->rotation_stride, op->rotary_dim, op->interleaved);
+        if (head < op->heads) continue;
+        const int is_value = head >= op->heads + op->kv_heads;
+        const int64_t kv_head = head - op->heads - (is_value ? op->kv_heads : 0);
+        const int64_t slot = kv_head * c->program->cache_blocks * RL_BLOCK_TOKENS + c->step->slots[row];
+        store_head(x, dim, op->kv_type, is_value ? op->values : op->keys,
+                   is_value ? op->value_scales : op->key_scales, slot * dim, slot);
+    }
+}
+
+/* The values of one KV head's queries, normalised, to their places. */
+RL_INLINE void finish_heads(const rl_op *op, const float *result, int group, int width, float *y) {
+    const float *weight = result + group * width + group;
+    for (int g = 0; g < group; g++)
+        for (int d = 0; d < op->head_dim; d++) y[g * op->head_dim + d] = result[g * width + d] / weight[g];
+}
+
+/* Runs of rows, one after another by whoever is free. */
+static void attend_runs(const context *c, const rl_op *op, int place) {
+    const plan *p = &c->plans[op->plan];
+    const rl_buffer *in = buffer_of(c, op->in), *out = buffer_of(c, op->out);
+    const int group = op->heads / op->kv_heads;
+    for (int i; (i = atomic_fetch_add_explicit(turn_of(c, op), 1, memory_order_relaxed)) < p->run_count;) {
+        const run *it = &p->runs[i];
+        const int64_t column = (int64_t)it->kv_head * group * op->head_dim;
+        const flash_part part = {
+            .op = op,
+            .table = c->step->block_tables + c->step->row_sequence[it->row] * c->step->table_stride,
+            .cache_blocks = c->program->cache_blocks,
+            .position = c->step->positions[it->row],
+            .kv_head = it->kv_head,
+            .group = group,
+            .count = it->count,
+            .window = c->program->classes[op->plan].window,
+            .query = in->data + it->row * in->stride + column,
+            .out = out->data + it->row * out->stride + column,
+            .query_stride = in->stride,
+            .out_stride = out->stride,
+        };
+        attend_rows(&part, c->scratch + place * c->scratch_floats);
+    }
+}
+
+static void run_attend(const context *c, const rl_op *op, int place, int team) {
+    const plan *p = &c->plans[op->plan];
+    attend_runs(c, op, place);
+    const rl_buffer *in = buffer_of(c, op->in), *out = buffer_of(c, op->out);
+    const int group = op->heads / op->kv_heads, dim = op->head_dim, width = (dim + 15) / 16 * 16;
+    const int window = c->program->classes[op->plan].window;
+    float *scratch = c->scratch + place * c->scratch_floats;
+    float *query = scratch, *result = query + group * width;
+    float *rest_of_it = result + group * (width + 2);
+    for (int i = p->starts[place]; i < p->starts[place + 1]; i++) {
+        const piece *it = &p->pieces[i];
+        const int64_t position = c->step->positions[it->row];
+        const float *q = in->data + it->row * in->stride + it->kv_head * group * dim;
+        for (int g = 0; g < group; g++) {
+            for (int d = 0; d < dim; d++) query[g * width + d] = q[g * dim + d] * op->softmax_scale;
+            for (int d = dim; d < width; d++) query[g * width + d] = 0.0f;
+        }
+        const attention_part part = {
+            op, c->step->block_tables + c->step->row_sequence[it->row] * c->step->table_stride,
+            c->program->cache_blocks, it->kv_head, group, width, oldest_seen(position, window), position};
+        float *to = it->partial < 0 ? result : c->partials + it->partial * (int64_t)c->program->max_partial;
+        attend_blocks(&part, query, it->first, it->last, to, rest_of_it);
+        if (it->partial < 0)
+            finish_heads(op, to, group, width, out->data + it->row * out->stride + it->kv_head * group * dim);
+    }
+    if (!p->cut) return;
+    meet(c->barrier, team);
+    for (int i = 0, turn = 0; i < p->starts[team];) {
+        int end = i + 1;
+        while (end < p->starts[team] && p->pieces[end].whole_index == p->pieces[i].whole_index) end++;
+        if (end - i > 1 && turn++ % team == place) {
+            const piece *it = &p->pieces[i];
+            float *sum = c->partials + it->partial * (int64_t)c->program->max_partial;
+            float *top = sum + group * width, *weight = top + group;
+            for (int other = i + 1; other < end; other++) {
+                const float *more = c->partials + p->pieces[other].partial * (int64_t)c->program->max_partial;
+                const float *more_top = more + group * width, *more_weight = more_top + group;
+                for (int g = 0; g < group; g++) {
+                    const float peak = top[g] > more_top[g] ? top[g] : more_top[g];
+                    const float a = expf(top[g] - peak), b = expf(more_top[g] - peak);
+                    for (int d = 0; d < width; d++)
+                        sum[g * width + d] = a * sum[g * width + d] + b * more[g * width + d];
+                    weight[g] = a * weight[g] + b * more_weight[g];
+                    top[g] = peak;
+                }
+            }
+            finish_heads(op, sum, group, width, out->data + it->row * out->stride + it->kv_head * group * dim);
+        }
+        i = end;
+    }
+}
+
+static void run_activate(const context *c, const rl_op *op, int place, int team) {
+    if (op > c->program->ops && applied_by(c, op - 1, c->step->rows) == op) return;
+    const rl_buffer *in = buffer_of(c, op->in), *out = buffer_of(c, op->out);
+    const int64_t chunks = (op->size + 15) / 16, total = chunks * c->step->rows;
+    const int64_t last = share(total, place + 1, team);
+    for (int64_t i = share(total, place, team); i < last; i++) {
+        const int64_t row = i / chunks, k = i % chunks * 16;
+        const float *x = in->data + row * in->stride + k;
+        float *y = out->data + row * out->stride + k;
+        const int64_t count = op->size - k < 16 ? op->size - k : 16;
+        float gate[16] = {0}, up[16] = {0};
+        memcpy(gate, x, 4 * (size_t)count);
+        vf v = activated(op->activation, vf_load(gate));
+        if (op->gated) {
+            memcpy(up, x + op->size, 4 * (size_t)count);
+            v *= vf_load(up);
+        }
+        vf_store(gate, v);
+        memcpy(y, gate, 4 * (size_t)count);
+    }
+}
+
+/* Whether threads that go on to the next operator would find it incomplete. */
+RL_INLINE int leaves_all_ready(const context *c, const rl_op *op, int rows) {
+    if (op->kind == RL_OP_NORM) return rows == 1 && buffer_of(c, op->out)->is_private;
+    return op->kind == RL_OP_HEAD_NORM && op->size == op->head_dim;
+}
+
+static void run_op(const context *c, const rl_op *op, int place, int team) {
+    const int rows = op->sampled ? c->step->samples : c->step->rows;
+    switch (op->kind) {
+    case RL_OP_EMBED: run_embed(c, op, place, team); break;
+    case RL_OP_ROTATION: run_rotation(c, op, place, team); break;
+    case RL_OP_NORM: run_norm(c, op, rows, place, team); break;
+    case RL_OP_LINEAR: run_linear(c, op, rows, place, team); break;
+    case RL_OP_HEAD_NORM: run_head_norm(c, op, place, team); break;
+    case RL_OP_STORE: run_store(c, op, place, team); break;
+    case RL_OP_ATTEND: run_attend(c, op, place, team); break;
+    case RL_OP_ACTIVATE: run_activate(c, op, place, team); break;
+    default: break;
+    }
+    if (!leaves_all_ready(c, op, rows)) meet(c->barrier, team);
+}
+
+#endif

@@ -1,0 +1,290 @@
+/* Many rows at once by the dot instructions: blocks of rows times panels of two tiles.
+ *
+ * A thread takes one panel after another and goes over all rows with it, so that memory is read once for
+ * all of them; meanwhile it asks for its next panel. A block's sums stay in registers over all input
+ * features. Quantised panels are brought to 8 bits with 128 added, their scales to floats, in a buffer of
+ * the thread's own; levels of 8 bits are read where they are.
+ */
+#ifndef ROOFLENS_PANELS_H
+#define ROOFLENS_PANELS_H
+
+#include <stdatomic.h>
+
+#include "multiply.h"
+
+#define PANEL_TILES 2
+#define PANEL_FEATURES (PANEL_TILES * RL_TILE)
+
+/* Rows of a block: 24 sums in 32 registers. In 8 bits 16 of them, since each group of 32 features has a
+ * scale of its own, so that sums in whole numbers are added to others in floats. */
+#ifdef __AVX512F__
+#define BLOCK_ROWS 12
+#define EACH_BLOCK(MAKE, ...) \
+    MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2) MAKE(__VA_ARGS__, 4) MAKE(__VA_ARGS__, 8) MAKE(__VA_ARGS__, 12)
+static const int block_rows[] = {1, 2, 4, 8, 12};
+#else
+#define BLOCK_ROWS 2
+#define EACH_BLOCK(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2)
+static const int block_rows[] = {1, 2};
+#endif
+#define BLOCK_SIZES (int)(sizeof block_rows / sizeof *block_rows)
+#define LEVEL_ROWS (BLOCK_ROWS < 8 ? BLOCK_ROWS : 8)
+#define LEVEL_SIZES (BLOCK_SIZES < 4 ? BLOCK_SIZES : 4)
+
+/* What is asked for meanwhile: `lines` of 64 bytes of each tile with every four steps (or every group). */
+typedef struct {
+    const uint8_t *tile[PANEL_TILES];
+    int64_t lines;
+} rl_ahead;
+
+RL_INLINE void ask(const rl_ahead *ahead, int64_t turn) {
+    for (int64_t i = ahead->lines * turn; i < ahead->lines * (turn + 1); i++)
+        for (int n = 0; n < PANEL_TILES; n++) __builtin_prefetch(ahead->tile[n] + 64 * i, 0, 2);
+}
+
+/* Three rows are reached from one pointer (at 0, 1 and 2 strides, as addresses have it). HIDE keeps compilers
+ * from making a pointer for each row: there are not enough registers for them. */
+#define ROWS_A_POINTER 3
+#if defined(__GNUC__)
+#define HIDE(value) __asm__("" : "+r"(value))
+#else
+#define HIDE(value) (void)(value)
+#endif
+
+/* to[r][32] (+)= rows of x times two tiles of `steps` vectors, a multiple of four: pairs of bf16, or floats. */
+RL_INLINE void plain_block(const int type, const int rows, const void *x, int64_t x_stride, const uint8_t *w,
+                           int64_t tile_bytes, int64_t steps, float *to, int64_t to_stride, int add,
+                           const rl_ahead *ahead) {
+    vf sum[BLOCK_ROWS][PANEL_TILES];
+    const float *line[BLOCK_ROWS / ROWS_A_POINTER + 1];
+    (void)type;
+    for (int r = 0; r < rows; r += ROWS_A_POINTER) line[r / ROWS_A_POINTER] = (const float *)x + r * x_stride;
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int n = 0; n < PANEL_TILES; n++)
+            sum[r][n] = add ? vf_load(to + r * to_stride + RL_TILE * n) : vf_set(0.0f);
+    for (int64_t k = 0; k < steps; k += 4) {
+        ask(ahead, k / 4);
+        for (int r = 0; r < rows; r += ROWS_A_POINTER) HIDE(line[r / ROWS_A_POINTER]);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            vf weights[PANEL_TILES];
+            HIDE(x_stride);
+#pragma GCC unroll 2
+            for (int n = 0; n < PANEL_TILES; n++) weights[n] = *(const vf *)(w + n * tile_bytes + 64 * (k + i));
+#pragma GCC unroll 12
+            for (int r = 0; r < rows; r++) {
+                /* Both have one word of 32 bits for each step. */
+                const float *word = line[r / ROWS_A_POINTER] + r % ROWS_A_POINTER * x_stride + i;
+#if defined(__AVX512BF16__)
+                if (type == RL_X_BF16) {
+                    int32_t both;
+                    memcpy(&both, word, 4);
+                    const __m512i pair = _mm512_set1_epi32(both);
+                    __m512bh inputs, tile;
+                    memcpy(&inputs, &pair, 64);
+#pragma GCC unroll 2
+                    for (int n = 0; n < PANEL_TILES; n++) {
+                        memcpy(&tile, &weights[n], 64);
+                        sum[r][n] = (vf)_mm512_dpbf16_ps((__m512)sum[r][n], tile, inputs);
+                    }
+                    continue;
+                }
+#endif
+#pragma GCC unroll 2
+                for (int n = 0; n < PANEL_TILES; n++) sum[r][n] += weights[n] * vf_set(*word);
+            }
+        }
+        for (int r = 0; r < rows; r += ROWS_A_POINTER) line[r / ROWS_A_POINTER] += 4;
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int n = 0; n < PANEL_TILES; n++) vf_store(to + r * to_stride + RL_TILE * n, sum[r][n]);
+}
+
+typedef void (*plain_kernel)(const void *, int64_t, const uint8_t *, int64_t, int64_t, float *, int64_t, int,
+                             const rl_ahead *);
+#define PLAIN_BLOCK(TYPE, ROWS)                                                                           \
+    static void block_##TYPE##_##ROWS(const void *x, int64_t x_stride, const uint8_t *w, int64_t tile_bytes, \
+                                      int64_t steps, float *to, int64_t to_stride, int add,               \
+                                      const rl_ahead *ahead) {                                            \
+        plain_block(RL_##TYPE, ROWS, x, x_stride, w, tile_bytes, steps, to, to_stride, add, ahead);       \
+    }
+#define BLOCK_NAME(PREFIX, ROWS) PREFIX##_##ROWS,
+EACH_BLOCK(PLAIN_BLOCK, X_F32)
+#if defined(__AVX512BF16__)
+EACH_BLOCK(PLAIN_BLOCK, X_BF16)
+#endif
+static const plain_kernel plain_kernels[2][BLOCK_SIZES] = {
+    [RL_X_F32] = {EACH_BLOCK(BLOCK_NAME, block_X_F32)},
+#if defined(__AVX512BF16__)
+    [RL_X_BF16] = {EACH_BLOCK(BLOCK_NAME, block_X_BF16)},
+#endif
+};
+
+/* The largest of the `sizes` first block sizes that `left` rows fill. */
+RL_INLINE int block_of(int64_t left, int sizes) {
+    while (block_rows[sizes - 1] > left) sizes--;
+    return sizes - 1;
+}
+
+/* As plain_block, for any number of rows. */
+static void plain_rows(int type, const void *x, int64_t x_stride, int64_t rows, const uint8_t *w, int64_t tile_bytes,
+                       int64_t steps, float *to, int64_t to_stride, int add) {
+    const rl_ahead nothing = {{w, w}, 0};
+    for (int64_t row = 0; row < rows;) {
+        const int size = block_of(rows - row, BLOCK_SIZES);
+        plain_kernels[type][size]((const float *)x + row * x_stride, x_stride, w, tile_bytes, steps,
+                                  to + row * to_stride, to_stride, add, &nothing);
+        row += block_rows[size];
+    }
+}
+
+/* Two tiles as the multiplies read them: levels of 8 bits with 128 added, and for each group 16 factors; the
+ * second ones are minima, or the factors of groups' second halves. */
+typedef struct {
+    const uint8_t *tile[PANEL_TILES];
+    const float *factor[PANEL_TILES], *second[PANEL_TILES];
+} rl_panel;
+
+enum { SCALE_ONLY, SCALE_AND_MINIMUM, SCALE_OF_HALVES };
+
+RL_INLINE int scales_of(int format) {
+    return format == RL_Q6_K ? SCALE_OF_HALVES : has_minimum(format) ? SCALE_AND_MINIMUM : SCALE_ONLY;
+}
+
+/* to[r][32] = rows `row` and on of the input's levels times the panel. */
+RL_INLINE void level_block(const int scaling, const int rows, const rl_input *in, int64_t row, const rl_panel *panel,
+                           float *to, const rl_ahead *ahead) {
+    int64_t padded = in->padded, groups = padded / RL_GROUP;
+    const int64_t count = groups;
+    const int parts = scaling == SCALE_OF_HALVES ? 2 : 1;
+    const int8_t *line[LEVEL_ROWS / ROWS_A_POINTER + 1];
+    const float *scales[LEVEL_ROWS / ROWS_A_POINTER + 1];
+    const int32_t *bases[LEVEL_ROWS / ROWS_A_POINTER + 1];
+    for (int r = 0; r < rows; r += ROWS_A_POINTER) {
+        line[r / ROWS_A_POINTER] = in->levels + (row + r) * padded;
+        scales[r / ROWS_A_POINTER] = in->scales + (row + r) * groups;
+        bases[r / ROWS_A_POINTER] = in->bases + (row + r) * groups;
+    }
+    for (int i = 0; i < rows * PANEL_TILES; i++) vf_store(to + RL_TILE * i, vf_set(0.0f));
+    for (int64_t g = 0; g < count; g++) {
+        ask(ahead, g);
+        for (int r = 0; r < rows; r += ROWS_A_POINTER) {
+            HIDE(line[r / ROWS_A_POINTER]);
+            HIDE(scales[r / ROWS_A_POINTER]);
+            HIDE(bases[r / ROWS_A_POINTER]);
+        }
+        for (int part = 0; part < parts; part++) {
+            vi sum[LEVEL_ROWS][PANEL_TILES];
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++) {
+                const int32_t base = bases[r / ROWS_A_POINTER][r % ROWS_A_POINTER * groups];
+                const int32_t half = parts == 1 ? 0 : -128 * in->sums[2 * ((row + r) * count + g)];
+                const vi start = vi_set(parts == 1 ? base : part ? base - half : half);
+#pragma GCC unroll 2
+                for (int n = 0; n < PANEL_TILES; n++) sum[r][n] = start;
+            }
+#pragma GCC unroll 8
+            for (int j = 0; j < 8; j++) {
+                if (parts == 2 && j / 4 != part) continue;
+                vb weights[PANEL_TILES];
+                HIDE(padded);
+#pragma GCC unroll 2
+                for (int n = 0; n < PANEL_TILES; n++)
+                    weights[n] = *(const vb *)(panel->tile[n] + 512 * g + 64 * j);
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+                    for (int n = 0; n < PANEL_TILES; n++)
+                        sum[r][n] = dot_quads(sum[r][n], weights[n],
+                                              line[r / ROWS_A_POINTER] + r % ROWS_A_POINTER * padded + 4 * j);
+            }
+            HIDE(groups);
+#pragma GCC unroll 2
+            for (int n = 0; n < PANEL_TILES; n++) {
+                const vf factor = vf_load((part ? panel->second : panel->factor)[n] + RL_TILE * g);
+                const vf minimum = scaling == SCALE_AND_MINIMUM ? vf_load(panel->second[n] + RL_TILE * g) : factor;
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; r++) {
+                    const float scale = scales[r / ROWS_A_POINTER][r % ROWS_A_POINTER * groups];
+                    float *own = to + (r * PANEL_TILES + n) * RL_TILE;
+                    vf total = vf_load(own) + vf_of_int(sum[r][n]) * (factor * vf_set(scale));
+                    if (scaling == SCALE_AND_MINIMUM) {
+                        const int32_t base = bases[r / ROWS_A_POINTER][r % ROWS_A_POINTER * groups];
+                        total += minimum * vf_set(scale * (float)base * (-1.0f / 128.0f));
+                    }
+                    vf_store(own, total);
+                }
+            }
+        }
+        for (int r = 0; r < rows; r += ROWS_A_POINTER) {
+            line[r / ROWS_A_POINTER] += RL_GROUP;
+            scales[r / ROWS_A_POINTER]++;
+            bases[r / ROWS_A_POINTER]++;
+        }
+    }
+}
+
+typedef void (*level_kernel)(const rl_input *, int64_t, const rl_panel *, float *, const rl_ahead *);
+#define LEVEL_BLOCK(SCALING, ROWS)                                                                             \
+    static void SCALING##_##ROWS(const rl_input *in, int64_t row, const rl_panel *panel, float *to,            \
+                                 const rl_ahead *ahead) {                                                      \
+        level_block(SCALING, ROWS < LEVEL_ROWS ? ROWS : LEVEL_ROWS, in, row, panel, to, ahead);                \
+    }
+EACH_BLOCK(LEVEL_BLOCK, SCALE_ONLY)
+EACH_BLOCK(LEVEL_BLOCK, SCALE_AND_MINIMUM)
+EACH_BLOCK(LEVEL_BLOCK, SCALE_OF_HALVES)
+static const level_kernel level_kernels[3][BLOCK_SIZES] = {
+    {EACH_BLOCK(BLOCK_NAME, SCALE_ONLY)},
+    {EACH_BLOCK(BLOCK_NAME, SCALE_AND_MINIMUM)},
+    {EACH_BLOCK(BLOCK_NAME, SCALE_OF_HALVES)},
+};
+
+RL_INLINE void widen_levels(const int format, const uint8_t *tile, int64_t groups, uint8_t *to) {
+    const uint8_t *levels = tile + scale_plane_bytes(format, groups);
+    for (int64_t g = 0; g < groups; g++) {
+        vb w[8];
+        unpack_levels(format, levels + g * group_bytes(format), w);
+        for (int j = 0; j < 8; j++) *(vb *)(to + 512 * g + 64 * j) = w[j] + (uint8_t)(128 - level_offset(format));
+    }
+}
+
+RL_INLINE void widen_scales(const int format, const uint8_t *tile, int64_t groups, float *factor, float *second) {
+    const int a_block = groups_a_block(format);
+    for (int64_t g = 0; g < groups; g++) {
+        vf a = vf_set(0.0f), b = vf_set(0.0f);
+        group_scales(format, tile, g / a_block, (int)(g % a_block), &a, &b);
+        vf_store(factor + RL_TILE * g, a);
+        vf_store(second + RL_TILE * g, b);
+    }
+}
+
+/* Bytes of a panel in the thread's buffer. */
+RL_INLINE int64_t panel_bytes(int64_t padded) { return PANEL_TILES * (RL_TILE * padded + 2 * 64 * (padded / RL_GROUP)); }
+
+/* The panel of the tiles at `data` (the first one twice where there is no second), in `wide` where need be. */
+static void open_panel(int format, const uint8_t *const data[PANEL_TILES], int64_t padded, uint8_t *wide, rl_panel *panel) {
+    const int64_t groups = padded / RL_GROUP, levels = RL_TILE * padded, scales = 64 * groups;
+    for (int n = 0; n < PANEL_TILES; n++) {
+        uint8_t *own = wide + n * (levels + 2 * scales);
+        float *factor = (float *)own, *second = (float *)(own + scales);
+        panel->factor[n] = factor;
+        panel->second[n] = second;
+        panel->tile[n] = level_bits(format) == 8 ? data[n] + scale_plane_bytes(format, groups) : own + 2 * scales;
+        switch (format) {
+#define CASE(FORMAT)                                                                                    \
+    case RL_##FORMAT:                                                                                   \
+        widen_scales(RL_##FORMAT, data[n], groups, factor, second);                                     \
+        if (level_bits(RL_##FORMAT) != 8) widen_levels(RL_##FORMAT, data[n], groups, own + 2 * scales); \
+        break;
+        CASE(Q8_CHANNEL) CASE(Q8_0) CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
+#undef CASE
+        default: break;
+        }
+    }
+}
+
+#endif
