@@ -184,6 +184,16 @@ def test_without_a_compiler_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, 
     assert not list(tmp_path.rglob("*.so"))
 
 
+def test_a_library_for_another_openmp_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("library.so: undefined symbol: __kmpc_fork_call")
+
+    monkeypatch.setattr("rooflens.runtime.native.library.library_path", lambda *_, **__: Path("library.so"))
+    monkeypatch.setattr("ctypes.CDLL", refuse)
+    with pytest.raises(build.BuildError, match=r"clang.*OpenMP.*install gcc"):
+        NativeLibrary(instructions.INSTRUCTION_SETS[-1], "libgomp.so.1")
+
+
 def test_a_set_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instructions, "features", frozenset)
     assert [each.name for each in instructions.usable_sets()] == ["portable"]

@@ -22,7 +22,7 @@ from rooflens.runtime.native.instructions import InstructionSet
 
 #: The compiler to use instead of the first of ``_COMPILERS`` that is there.
 COMPILER_VARIABLE = "ROOFLENS_CC"
-_COMPILERS = ("cc", "gcc", "clang")
+_COMPILERS = ("gcc", "cc", "clang")  # torch's packages for Linux bring GNU's OpenMP
 #: What is compiled by itself; everything else is included.
 UNITS = ("step.c", "pack.c", "library.c")
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-Wno-psabi")

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import torch
 
-from rooflens.runtime.native.build import BuildError, library_path
+from rooflens.runtime.native.build import COMPILER_VARIABLE, BuildError, library_path
 from rooflens.runtime.native.instructions import INSTRUCTION_SETS, InstructionSet, usable_sets
 from rooflens.runtime.native.layout import STRUCTS, Linear, Program, Step
 
@@ -19,6 +19,8 @@ _OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[-.\w]*\.so[.\d]*$")
 #: Set to a name of ``INSTRUCTION_SETS`` to take that one, or to 0 for none.
 SET_VARIABLE = "ROOFLENS_NATIVE"
 _WORD_BITS = 64
+#: How the functions begin that clang calls; GNU's runtime does not have them.
+_CLANG_OPENMP = "__kmpc_"
 
 
 class NativeLibrary:
@@ -36,6 +38,12 @@ class NativeLibrary:
                 ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)
             self._functions = ctypes.CDLL(str(path))
         except OSError as error:
+            if _CLANG_OPENMP in str(error):
+                raise BuildError(
+                    "clang compiles for another OpenMP runtime than torch's",
+                    value=openmp,
+                    next=f"install gcc, or name it in {COMPILER_VARIABLE}",
+                ) from None
             raise BuildError(f"the compiled kernels cannot be loaded: {error}") from None
         self._declare()
         if not self._functions.rl_usable():
