@@ -65,6 +65,7 @@ class MeasuredStep:
     dispatch_s, module_call_s and timer_s: what one
     framework call, one module call and one timed call cost before any work; ``loose_dispatches`` are made
     by no module in ``modules``, ``module_calls`` counts all modules, those without work of their own too.
+    around_call_s: of a step in one call, what that took outside of its operators, threads started for it.
     """
 
     phase: str
@@ -85,6 +86,7 @@ class MeasuredStep:
     dispatch_s: float = 0.0
     module_call_s: float = 0.0
     timer_s: float = 0.0
+    around_call_s: float = 0.0
     whole_s: float | None = None
     spread: float = 0.0
 
@@ -151,7 +153,12 @@ class Account(Displayed):
     modules: tuple[ModuleRow, ...]
     only_predicted: tuple[str, ...]
     only_measured: tuple[str, ...]
-    notes: tuple[str, ...]
+    remarks: tuple[Remark, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The remarks in English."""
+        return tuple(remark.sentence for remark in self.remarks)
 
     def seconds(self, *names: str) -> float:
         """The sum of the rows of these names."""
@@ -179,6 +186,7 @@ class Account(Displayed):
     def to_dict(self) -> dict[str, Any]:
         """As JSON, schema ``rooflens.account/1``."""
         plain = asdict(self)
+        plain["notes"] = list(self.notes)
         plain["modules"] = [asdict(module) | {"gap_s": module.gap_s} for module in self.modules]
         return {
             "schema": "rooflens.account/1",
@@ -238,7 +246,7 @@ def account(ops: Iterable[Op], measured: MeasuredStep, roof: Roof) -> Account:
         modules=modules,
         only_predicted=tuple(name for name in predicted if name not in found) if found else (),
         only_measured=tuple(name for name in found if name not in predicted),
-        notes=_notes(modules, measured),
+        remarks=_remarks(modules, measured),
     )
 
 
@@ -307,27 +315,43 @@ def _between_modules(seconds: dict[str, float], measured: MeasuredStep, roofline
     seconds["profiler"] += timed * measured.timer_s
     left_s = measured.model_s - sum(module.seconds for module in measured.modules) - seconds["profiler"]
     calls_s = measured.loose_dispatches * measured.dispatch_s + measured.module_calls * measured.module_call_s
-    seconds["launch"] += min(max(0.0, left_s), calls_s)
+    seconds["launch"] += min(max(0.0, left_s), calls_s + measured.around_call_s)
 
 
-def _notes(modules: Sequence[ModuleRow], measured: MeasuredStep) -> tuple[str, ...]:
-    notes = []
+#: What an account remarks on, by key; report.words_account has them in Chinese.
+REMARKS = {
+    "faster": "faster than their roofline: {names}; the device's figures are too low, or the data came from a"
+    " cache",
+    "spread": "equal steps differ by {spread} (p10 to p90): other work on the machine takes part of the time",
+    "watching": "with timed modules a step takes {times} times as long as left alone",
+    "whole": "modules were not timed: the whole forward pass is compared as one",
+}
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One of ``REMARKS`` with the figures that it quotes, formatted."""
+
+    key: str
+    figures: dict[str, str]
+
+    @property
+    def sentence(self) -> str:
+        """In English."""
+        return REMARKS[self.key].format(**self.figures)
+
+
+def _remarks(modules: Sequence[ModuleRow], measured: MeasuredStep) -> tuple[Remark, ...]:
+    remarks = []
     faster = [
         row.name for row in modules if row.gap_s < 0 and row.roofline_s > UNEXPLAINED_LIMIT * measured.clock_s
     ]
     if faster:
-        notes.append(
-            f"faster than their roofline: {', '.join(faster)}; the device's figures are too low, or the data"
-            " came from a cache"
-        )
+        remarks.append(Remark("faster", {"names": ", ".join(faster)}))
     if measured.spread > NOISY_SPREAD:
-        notes.append(
-            f"equal steps differ by {format_share(measured.spread)} (p10 to p90): other work on the machine"
-            " takes part of the time"
-        )
+        remarks.append(Remark("spread", {"spread": format_share(measured.spread)}))
     if measured.whole_s is not None and measured.clock_s > WATCHING_LIMIT * measured.whole_s:
-        times = measured.clock_s / measured.whole_s
-        notes.append(f"with timed modules a step takes {times:.1f} times as long as left alone")
+        remarks.append(Remark("watching", {"times": f"{measured.clock_s / measured.whole_s:.1f}"}))
     if not measured.modules:
-        notes.append("modules were not timed: the whole forward pass is compared as one")
-    return tuple(notes)
+        remarks.append(Remark("whole", {}))
+    return tuple(remarks)

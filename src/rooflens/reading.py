@@ -53,7 +53,7 @@ _IN_THE_WAY = {
     ),
     "small_operators": ("norms and activations", "fuse them into the multiplies beside them"),
     "launch": (
-        "launching operators",
+        "launching operators and threads",
         "capture the step in a graph, compile it, or fuse operators; a larger batch spreads the cost",
     ),
     "sampling": ("choosing tokens", "sample greedily or on the device, for many sequences at once"),
@@ -72,7 +72,7 @@ def read_account(account: Account) -> Reading:
     rows = [row for row in account.rows if (row.group == "roofline") == (roofline >= AT_THE_ROOF)]
     worst = max(rows, key=lambda row: row.seconds)
     what, then = _IN_THE_WAY[worst.name]
-    if worst.name == "launch":
+    if worst.name == "launch" and account.dispatches:
         what = f"launching {format_count(account.dispatches)} operators"
     sentence = (
         f"A {account.phase} step takes {format_seconds(account.clock_s)}, {account.times_bound:.1f} times its"
@@ -174,9 +174,15 @@ def read_knee(points: Sequence[BatchPoint], *, ridge_batch: float | None) -> Rea
             f"Up to batch {last.batch} a step takes less than {KNEE_SLOWDOWN:g} times as long as at batch"
             f" {first.batch}; the ridge is at batch {ridge}.",
             "larger batches still come almost for free",
-            {"batch": last.batch},
+            {
+                "batch": last.batch,
+                "first_batch": first.batch,
+                "slowdown": f"{KNEE_SLOWDOWN:g}",
+                "ridge_batch": "unknown" if ridge_batch is None else ridge_batch,
+            },
         )
     figures: dict[str, float | str] = {"batch": knee.batch}
+    figures["ridge_batch"] = "unknown" if ridge_batch is None else ridge_batch
     start = f"The knee is at batch {knee.batch}"
     if ridge_batch is None or knee.batch >= ridge_batch:
         return Reading(
@@ -191,7 +197,7 @@ def read_knee(points: Sequence[BatchPoint], *, ridge_batch: float | None) -> Rea
     }
     cause = max(growth, key=lambda key: growth[key])
     whole = knee.account.clock_s - first.account.clock_s
-    figures |= {"ridge_batch": ridge_batch, "cause_share": growth[cause] / whole}
+    figures |= {"first_batch": first.batch, "cause_share": growth[cause] / whole}
     return Reading(
         cause,
         f"{start}, well before the ridge at batch {ridge}: {format_share(growth[cause] / whole)} of the time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from rooflens.runtime.engine.records import Work  # noqa: E402
 from rooflens.runtime.kernels.cuda import CudaKernels  # noqa: E402
 from rooflens.runtime.profile.modules import (  # noqa: E402
     ModuleProfiler,
+    ModuleTimes,
     count_dispatches,
     leaves,
     operator_name,
@@ -217,3 +219,18 @@ def test_the_mean_of_steps() -> None:
         assert float(a.cost.moved_bytes) == pytest.approx(float(b.cost.moved_bytes))
     with pytest.raises(ValueError, match="no steps"):
         mean_ops(spec, [], kv_dtype="fp32")
+
+
+def test_a_module_that_a_call_into_c_spends_several_operators_on_counts_once() -> None:
+    paths = ("layers.0.attention.core", "layers.0.mlp", "layers.1.attention.core")
+    # Rotations first, under the first layer's name; then each core stores, then attends.
+    times = ModuleTimes(
+        started_s=0.0,
+        ended_s=10.0,
+        paths=paths,
+        called=array("i", [0, 0, 0, 1, 2, 2]),
+        starts_s=array("d", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        ends_s=array("d", [2.0, 3.0, 4.0, 5.0, 6.0, 8.0]),
+    )
+    assert times.by_operator() == {"layers.{i}.attention.core": (2, 6.0), "layers.{i}.mlp": (1, 1.0)}
+    assert times.between_s == pytest.approx(3.0)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from rooflens.analysis.costs import Cost
 from rooflens.analysis.roofline import Roof
 from rooflens.analysis.step import Op, decode_step, prefill_step, step_ops
-from rooflens.explain import ROWS, Account, MeasuredModule, MeasuredStep, account
+from rooflens.bench.knee import account_from
+from rooflens.explain import REMARKS, ROWS, Account, MeasuredModule, MeasuredStep, account
 from rooflens.models.read import read_model
 from rooflens.reading import BatchPoint, read_account, read_knee, read_phases
 from rooflens.report.words import words
-from rooflens.report.words_account import CHINESE_NEXT, account_words
+from rooflens.report.words_account import CHINESE_NEXT, CHINESE_REMARKS, account_words
 
 ROOF = Roof({"bf16": 1000.0}, bandwidth_bytes_per_s=100.0)
 PROJECTION = Op("layers.{i}.proj", Cost(flops=50, weight_bytes=100), "bf16", (0, 1))
@@ -224,6 +225,46 @@ def test_the_knee_before_the_ridge_gets_its_cause() -> None:
     assert none is not None
     assert none.key == "no_knee"
     assert read_knee([first], ridge_batch=153) is None
+
+
+def test_the_knee_is_told_in_chinese() -> None:
+    pytest.importorskip("torch")
+    from rooflens.report.tables.account import reading_sentence
+
+    say = account_words(words("zh"))
+    first = BatchPoint(1, made(clock=1.0))
+    late = BatchPoint(16, made(clock=2.0, kv=0.5))
+    for points, ridge, told in (
+        ([first, late], 153.0, ("批次 16", "批次 153", "批次 1 ", "100 %", "KV 缓存的读取")),
+        ([first, BatchPoint(256, made(clock=2.0))], 153.0, ("批次 256", "批次 153", "脊点")),
+        ([first, BatchPoint(256, made(clock=2.0))], None, ("批次 256", "批次 未知")),
+        ([first, BatchPoint(64, made(clock=1.4))], None, ("批次 64", "1.5 倍", "批次 未知")),
+    ):
+        reading = read_knee(points, ridge_batch=ridge)
+        assert reading is not None
+        sentence = reading_sentence(reading, say)
+        assert all(part in sentence for part in told), sentence
+        assert reading.key in CHINESE_NEXT
+
+
+def test_remarks_are_told_in_both_languages() -> None:
+    assert set(REMARKS) == set(CHINESE_REMARKS)
+    measured = replace(STEP, modules=(), spread=0.5, clock_s=20.0, whole_s=10.0)
+    found = account(OPS, measured, ROOF)
+    assert [remark.key for remark in found.remarks] == ["spread", "watching", "whole"]
+    chinese = [CHINESE_REMARKS[remark.key].format(**remark.figures) for remark in found.remarks]
+    assert "50 %" in chinese[0]
+    assert "2.0 倍" in chinese[1]
+    assert found.to_dict()["notes"] == list(found.notes)
+    assert account_from(found.to_dict()) == found
+
+
+def test_what_a_step_in_one_call_takes_around_its_operators_is_launching() -> None:
+    around = replace(STEP, loose_dispatches=0, module_calls=0, around_call_s=1.5)
+    # 17.5 - 12.3 - 6 timers of 0.05 is 4.9: 1.5 of it is known, the rest stays unexplained.
+    found, without = account(OPS, around, ROOF), account(OPS, replace(around, around_call_s=0.0), ROOF)
+    assert found.seconds("launch") - without.seconds("launch") == pytest.approx(1.5)
+    assert found.seconds("unexplained") == pytest.approx(without.seconds("unexplained") - 1.5)
 
 
 def test_a_prefill_that_samples_nothing_has_no_head() -> None:

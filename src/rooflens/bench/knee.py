@@ -9,7 +9,7 @@ from typing import Any
 from rooflens.analysis.ridge import ridge_batch
 from rooflens.analysis.step import decode_step, step_ops
 from rooflens.analysis.workload import device_rates
-from rooflens.explain import Account, AccountRow, ModuleRow
+from rooflens.explain import Account, AccountRow, ModuleRow, Remark
 from rooflens.hardware.device import Device
 from rooflens.models.spec import ModelSpec
 from rooflens.reading import BatchPoint, Reading, read_knee
@@ -24,7 +24,8 @@ def account_from(document: Mapping[str, Any]) -> Account:
         ModuleRow(**{name: value for name, value in module.items() if name in names})
         for module in document["modules"]
     )
-    for name in ("only_predicted", "only_measured", "notes"):
+    known["remarks"] = tuple(Remark(**remark) for remark in document["remarks"])
+    for name in ("only_predicted", "only_measured"):
         known[name] = tuple(document[name])
     return Account(**known)
 

@@ -36,7 +36,7 @@ ENGLISH: dict[str, str] = {
     "row.attention": "attention, beyond its roofline",
     "row.matmuls": "multiplies, beyond their roofline",
     "row.small_operators": "norms and activations",
-    "row.launch": "launching operators",
+    "row.launch": "launching operators and threads",
     "row.sampling": "sampling",
     "row.scheduling": "scheduling",
     "row.detokenisation": "detokenisation",
@@ -85,7 +85,7 @@ CHINESE: dict[str, str] = {
     "row.attention": "注意力，超出屋顶线的部分",
     "row.matmuls": "矩阵乘法，超出屋顶线的部分",
     "row.small_operators": "归一化与激活",
-    "row.launch": "启动算子",
+    "row.launch": "启动算子与线程",
     "row.sampling": "采样",
     "row.scheduling": "调度",
     "row.detokenisation": "反分词",
@@ -105,12 +105,29 @@ CHINESE: dict[str, str] = {
 # What a reading says, in Chinese, by its key; the English sentence is the reading's own.
 _ONE_ROW = "{phase}一步用时 {clock_s}，下限为 {bound_s}。瓶颈：{what}，占 {share}。"
 _PHASES = "预填充用到峰值的 {prefill_mfu}，解码用到峰值的 {decode_mfu} 和带宽的 {decode_mbu}"
+_KNEE = (
+    "拐点在批次 {batch}，早于批次 {ridge_batch} 的脊点：自批次 {first_batch} 起增加的时间中，{cause_share} 是"
+)
 CHINESE_READINGS: dict[str, str] = {
     "healthy": f"{_PHASES}：健康，预填充在峰值处，解码在带宽处。",
     "launch_bound": f"{_PHASES}：两者都低，启动算子占解码一步的 {{launch_share}}。",
     "both_low": f"{_PHASES}：两者都低，批次对该设备太小，或内核未达到其屋顶。",
     "mixed": f"{_PHASES}。",
     "row": _ONE_ROW,
+    "no_knee": "直到批次 {batch}，一步用时都不到批次 {first_batch} 的 {slowdown} 倍；"
+    "脊点在批次 {ridge_batch}。",
+    "at_the_ridge": "拐点在批次 {batch}；脊点在批次 {ridge_batch}：如预测，算术取代了读取权重。",
+    "kv_reads": f"{_KNEE} KV 缓存的读取，随批次乘以上下文增长。",
+    "reachable_peak": f"{_KNEE}未达到数据手册峰值的矩阵乘法。",
+    "overhead": f"{_KNEE}每一步、每条序列的固定开销。",
+}
+
+#: An account's remarks in Chinese; the English ones are its own.
+CHINESE_REMARKS: dict[str, str] = {
+    "faster": "快于屋顶线：{names}；设备的数字偏低，或数据来自缓存",
+    "spread": "相同的步相差 {spread}（第 10 到第 90 百分位）：机器上的其他任务占用了一部分时间",
+    "watching": "为模块计时后，一步用时是不计时的 {times} 倍",
+    "whole": "没有为模块计时：整个前向计算作为一项比较",
 }
 
 #: What to do next, in Chinese, by the reading's key; the English is the reading's own.
@@ -133,6 +150,11 @@ CHINESE_NEXT: dict[str, str] = {
     "healthy": "想要更高的每秒 token 数，就从批处理和字节数入手",
     "launch_bound": "把步录制成图、编译或融合算子",
     "both_low": "同时运行更多序列",
+    "no_knee": "更大的批次仍几乎不增加用时",
+    "at_the_ridge": "再增加序列，用时按比例增加",
+    "kv_reads": "用更少的比特保存缓存，或缩短上下文",
+    "reachable_peak": "以实测峰值计算脊点：用 probe 测量设备",
+    "overhead": "把步录制成图，并把主机的工作移出每一步",
 }
 
 

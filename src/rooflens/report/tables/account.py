@@ -11,11 +11,11 @@ from rooflens.explain import Account
 from rooflens.reading import Reading
 from rooflens.report.tables.layout import KEY, QUIET, Bar, Head, heading, section, table
 from rooflens.report.words import Words
-from rooflens.report.words_account import CHINESE_NEXT, CHINESE_READINGS, account_words
+from rooflens.report.words_account import CHINESE_NEXT, CHINESE_READINGS, CHINESE_REMARKS, account_words
 from rooflens.runtime.profile.account import alike
 from rooflens.runtime.profile.engine import EngineProfile
 from rooflens.runtime.profile.run import RunProfile
-from rooflens.units import format_seconds, format_share
+from rooflens.units import format_count, format_seconds, format_share
 
 PHASES = ("prefill", "decode")
 _IN_LAYER = "layers.{i}."
@@ -126,7 +126,12 @@ def accounts_sections(found: RunProfile, say: Words) -> list[RenderableType]:
 
 def explained_reading(found: RunProfile, say: Words) -> RenderableType:
     """What is in the way, with the remarks of the run and of its phases."""
-    notes = [*found.notes, *(note for account in found.accounts for note in account.notes)]
+    remarks = [remark for account in found.accounts for remark in account.remarks]
+    if account_words(say).language == "zh":
+        own = [CHINESE_REMARKS[remark.key].format(**remark.figures) for remark in remarks]
+    else:
+        own = [remark.sentence for remark in remarks]
+    notes = [*found.notes, *own]
     return reading_lines(found.reading, notes, say)
 
 
@@ -140,7 +145,8 @@ def reading_lines(reading: Reading | None, notes: Sequence[str], say: Words) -> 
         lines.append(Text(f"{reading.next[:1].upper()}{reading.next[1:]}."))
     elif reading.key in CHINESE_NEXT:
         lines.append(Text(f"{CHINESE_NEXT[reading.key]}。"))
-    lines += [Text(f"{note[:1].upper()}{note[1:]}.", style=QUIET) for note in dict.fromkeys(notes)]
+    stop = "." if own.language == "en" else "。"
+    lines += [Text(f"{note[:1].upper()}{note[1:]}{stop}", style=QUIET) for note in dict.fromkeys(notes)]
     return section(heading(own("reading")), *lines)
 
 
@@ -177,18 +183,20 @@ def reading_sentence(reading: Reading, say: Words) -> str:
     """What a reading says, in the language of ``say`` (the account's words)."""
     if say.language == "en":
         return reading.sentence
-    figures = {
-        name: format_seconds(value)
-        if name.endswith("_s") and isinstance(value, float)
-        else format_share(value)
-        if isinstance(value, float)
-        else value
-        for name, value in reading.figures.items()
-    }
+    figures = {name: _figure(name, value) for name, value in reading.figures.items()}
     if reading.key in CHINESE_READINGS:
         return CHINESE_READINGS[reading.key].format(**figures)
     figures["phase"] = say(f"phase.{figures['phase']}")
     return CHINESE_READINGS["row"].format(what=say(f"row.{reading.key}"), **figures)
+
+
+def _figure(name: str, value: float | str) -> str:
+    """A reading's figure in Chinese text."""
+    if isinstance(value, str):
+        return "未知" if value == "unknown" else value
+    if name.endswith("batch"):
+        return f"{value:,}" if isinstance(value, int) else format_count(value)
+    return format_seconds(value) if name.endswith("_s") else format_share(value)
 
 
 def _module(name: str, calls: float) -> str:

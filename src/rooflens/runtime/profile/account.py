@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from rooflens.analysis.engines.native import BLOCK_TOKENS
 from rooflens.analysis.roofline import Roof
 from rooflens.explain import Account, MeasuredModule, MeasuredStep, account
 from rooflens.measure.statistics import median, percentile, summarize
@@ -63,12 +64,18 @@ def alike(profile: EngineProfile, phase: str) -> list[ProfiledStep]:
 
 
 def measured_step(
-    steps: Sequence[ProfiledStep], overheads: Overheads, dispatches: Mapping[str, int], *, containers: int
+    steps: Sequence[ProfiledStep],
+    overheads: Overheads,
+    dispatches: Mapping[str, int],
+    *,
+    containers: int,
+    one_call: bool = False,
 ) -> tuple[MeasuredStep, list[tuple[Work, ...]]]:
     """The mean of ``steps`` (of their middle half by the clock), and the work of those in it.
 
     Steps whose modules were timed are taken, if there are any, and the others tell what timing costs.
     ``dispatches``: framework calls by operator name; ``containers``: modules called that are not timed.
+    ``one_call``: the modules' times come from one call, whose own start and end are then known too.
     """
     timed = [step for step in steps if step.modules is not None]
     plain = [step.record.clock_s for step in steps if step.modules is None]
@@ -76,8 +83,10 @@ def measured_step(
     records = [step.record for step in chosen]
     count = len(chosen)
     spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    around_s = 0.0
     for step in chosen:
         if step.modules is not None:
+            around_s += step.modules.between_s / count if one_call else 0.0
             for name, (calls, seconds) in step.modules.by_operator().items():
                 spent[name][0] += calls / count
                 spent[name][1] += seconds / count
@@ -109,6 +118,7 @@ def measured_step(
         dispatch_s=overheads.dispatch_s,
         module_call_s=overheads.module_call_s,
         timer_s=overheads.timer_s,
+        around_call_s=around_s,
         whole_s=median(plain) if timed and plain else None,
         spread=summarize([step.record.clock_s for step in timed or steps]).spread,
     )
@@ -135,13 +145,14 @@ def phase_account(
         return None
     example = steps[len(steps) // 2].record.work
     containers = container_calls(backend.model)
-    if in_one_call(backend, example):
+    one_call = in_one_call(backend, example)
+    if one_call:
         # Nothing of the framework is called, and a module's time comes without looking at it.
         dispatches: dict[str, int] = {}
         overheads, containers = Overheads(0.0, 0.0, 0.0), 0
     else:
         dispatches = count_step_dispatches(backend, example)
-    measured, work = measured_step(steps, overheads, dispatches, containers=containers)
+    measured, work = measured_step(steps, overheads, dispatches, containers=containers, one_call=one_call)
     return account(mean_ops(backend.spec, work, kv_dtype=backend.kv_dtype), measured, roof)
 
 
@@ -150,26 +161,23 @@ def in_one_call(backend: ProfiledBackend, work: Sequence[Work]) -> bool:
     runner = backend.runner
     if runner is None or not runner.times_modules:
         return False
-    batch, _ = _example(backend, work)
-    return runner.takes(batch)
+    return runner.takes(example_batch(backend, work))
 
 
 def count_step_dispatches(backend: ProfiledBackend, work: Sequence[Work]) -> dict[str, int]:
     """Framework calls of a step that does ``work``, by operator name; run once, in a cache of its own."""
-    batch, cache = _example(backend, work)
+    batch = example_batch(backend, work)
+    cache = backend.new_cache(blocks=batch.block_tables.shape[1])
     return count_dispatches(backend.model, lambda: backend.model(batch, cache))
 
 
-def _example(backend: ProfiledBackend, work: Sequence[Work]) -> tuple[StepBatch, PagedKVCache]:
+def example_batch(backend: ProfiledBackend, work: Sequence[Work]) -> StepBatch:
+    """A step that does ``work`` in the first blocks of a cache."""
     longest = max(item.context + item.new_tokens for item in work)
-    cache = backend.new_cache(blocks=1)
-    blocks = -(-longest // cache.block_tokens)
-    if blocks > 1:
-        cache = backend.new_cache(blocks=blocks)
-    table = list(range(blocks))
+    table = list(range(-(-longest // BLOCK_TOKENS)))
     # All sequences share the blocks: what they compute is nonsense, how many calls it takes is not.
     chunks = [Chunk([0] * item.new_tokens, item.context, table, item.sampled) for item in work]
-    return StepBatch.build(chunks, device=backend.device, block_tokens=cache.block_tokens), cache
+    return StepBatch.build(chunks, device=backend.device)
 
 
 def container_calls(model: nn.Module) -> int:

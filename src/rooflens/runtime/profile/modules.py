@@ -56,13 +56,24 @@ class ModuleTimes:
             yield self.paths[index], start, end
 
     def by_operator(self) -> dict[str, tuple[int, float]]:
-        """(calls, seconds) by operator name, in the order of first use."""
+        """(calls, seconds) by operator name, in the order of first use.
+
+        A module counts once, also where a step in one call spends several operators on it.
+        """
         found: dict[str, tuple[int, float]] = {}
         names = [operator_name(path) for path in self.paths]
+        seen: set[int] = set()
         for index, start, end in zip(self.called, self.starts_s, self.ends_s, strict=True):
             calls, seconds = found.get(names[index], (0, 0.0))
-            found[names[index]] = (calls + 1, seconds + end - start)
+            found[names[index]] = (calls + (index not in seen), seconds + end - start)
+            seen.add(index)
         return found
+
+    @property
+    def between_s(self) -> float:
+        """The pass outside of its modules: calls, and threads that start and stop."""
+        spent = (end - start for start, end in zip(self.starts_s, self.ends_s, strict=True))
+        return max(0.0, self.total_s - sum(spent))
 
 
 @dataclass(frozen=True)

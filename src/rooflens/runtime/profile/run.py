@@ -14,7 +14,7 @@ from rooflens.reading import Reading, read_account, read_phases
 from rooflens.runtime.backend import NativeBackend
 from rooflens.runtime.engine.engine import Engine
 from rooflens.runtime.engine.records import Work
-from rooflens.runtime.profile.account import count_step_dispatches, phase_account
+from rooflens.runtime.profile.account import count_step_dispatches, example_batch, phase_account
 from rooflens.runtime.profile.engine import EngineProfile, EngineProfiler
 from rooflens.runtime.profile.memory import MemoryProfiler
 from rooflens.runtime.profile.modules import ModuleProfiler
@@ -86,10 +86,17 @@ class RunProfiler:
         self.engine.settings = self._settings
 
     def warm_up(self, *, prompt_tokens: int) -> None:
-        """Run a prefill of this length and a decode aside, so that no first use is in the measurement."""
+        """Run a prefill of this length and a decode aside, so that no first use is in the measurement.
+
+        Module by module, and, while the cache holds nothing yet, as such steps are run without a profiler.
+        """
         tokens = min(prompt_tokens, self.engine.scheduler.limits.max_batched_tokens)
+        pool = self.engine.scheduler.pool
         for work in (Work(0, tokens, 1, True), Work(prompt_tokens, 1, 1, False)):
             count_step_dispatches(self.backend, [work])
+            batch = example_batch(self.backend, [work])
+            if not pool.used and not pool.cached and batch.block_tables.shape[1] <= pool.total:
+                self.backend.step(batch)
 
     def result(self, device: Device) -> RunProfile:
         """Explain what was seen against ``device``: a catalogue entry, or a probe of this machine.
