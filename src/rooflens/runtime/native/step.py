@@ -23,7 +23,7 @@ from rooflens.runtime.profile.modules import ModuleTimes
 MAX_SAMPLES = 64
 #: Tokens of a step from which torch's prompt attention and large multiplies win, where they do.
 MAX_ROWS = 64
-#: Instruction sets whose multiplies and prompt attention are faster than torch's: measured, see docs/runtime.md.
+#: Instruction sets whose multiplies and prompt attention are faster than torch's: measured, docs/runtime.md.
 PROMPT_ROWS = {"avx512_bf16": 512}
 
 

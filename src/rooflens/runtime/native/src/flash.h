@@ -11,7 +11,7 @@
 #include "panels.h"
 
 #define FLASH_TOKENS 128 /* of a chunk, whole panels */
-#define FLASH_ROWS 96    /* queries times heads of the group, about */
+#define FLASH_ROWS 192    /* queries times heads of the group, about */
 #define FLASH_LEAST 4    /* rows of a sequence from which they are taken together */
 
 RL_INLINE int flash_queries(int group) { return group < FLASH_ROWS ? FLASH_ROWS / group : 1; }
@@ -159,11 +159,12 @@ RL_INLINE void weigh(int type, float softcap, float *scores, int count, int low,
     for (int t = 0; t < count; t += 16) {
         vf s = vf_load(scores + t);
         if (softcap != 0.0f) s = vf_set(softcap) * vf_tanh(s / vf_set(softcap));
-        if (t < low || t + 16 > high) {
+        const int hidden = t < low || t + 16 > high;
+        if (hidden) {
             const vi place = lane + vi_set(t);
             s = vf_where((place >= vi_set(low)) & (place < vi_set(high)), s, vf_set(-INFINITY));
         }
-        vf_store(scores + t, s);
+        if (hidden || softcap != 0.0f) vf_store(scores + t, s);
         best = vf_max(best, s);
     }
     const float peak = vf_top(best);
@@ -176,9 +177,8 @@ RL_INLINE void weigh(int type, float softcap, float *scores, int count, int low,
     const float base = *top > -INFINITY ? *top : 0.0f;
     vf sum = vf_set(0.0f);
     for (int t = 0; t < count; t += 16) {
-        const vf s = vf_load(scores + t);
-        /* The exponential is clamped, so what is not seen has to be taken out. */
-        const vf w = vf_where(s > vf_set(-INFINITY), vf_exp(s - vf_set(base)), vf_set(0.0f));
+        /* The exponential is clamped: what is not seen weighs 10^-38, next to something that weighs 1. */
+        const vf w = vf_exp(vf_load(scores + t) - vf_set(base));
         flash_store(type, type == RL_X_BF16 ? weights + t / 2 : weights + t, w);
         sum += w;
     }

@@ -23,7 +23,7 @@ typedef struct {
 
 RL_INLINE vf activated(int activation, vf x) {
     switch (activation) {
-    case RL_ACT_SILU: return x / (vf_set(1.0f) + vf_exp(-x));
+    case RL_ACT_SILU: return x * vf_inverse(vf_set(1.0f) + vf_exp(-x));
     case RL_ACT_GELU_TANH: {
         const vf inner = vf_set(0.7978845608028654f) * (x + vf_set(0.044715f) * x * x * x);
         return vf_set(0.5f) * x * (vf_set(1.0f) + vf_tanh(inner));
@@ -212,25 +212,36 @@ static void emit_block(const rl_linear *linear, const rl_output *out, const tile
     }
 }
 
-/* Two tiles times all rows, while the tiles of `next` are asked for. */
-static void multiply_pair(const rl_linear *linear, const tile_pair *pair, const rl_input *in, int64_t rows,
+/* Ask for where a block's results go: rows lie far apart, so that no prefetcher foresees them. */
+RL_INLINE void ask_for_places(const rl_output *out, const tile_pair *pair, int64_t row, int rows) {
+    if (out->type != RL_X_F32) return;
+    const int64_t column = pair->segment->first + RL_TILE * pair->tile[0];
+    for (int r = 0; r < rows; r++) {
+        const float *y = (const float *)out->y + (row + r) * out->y_stride + column;
+        __builtin_prefetch(y, 1, 3);
+        if (!out->gated) __builtin_prefetch(y + RL_TILE, 1, 3);
+    }
+}
+
+/* Two tiles times rows `row` to `end`, while the tiles of `next` are asked for. */
+static void multiply_pair(const rl_linear *linear, const tile_pair *pair, const rl_input *in, int64_t row, int64_t end,
                           const rl_output *out, uint8_t *wide, const tile_pair *next) {
     _Alignas(64) float block[BLOCK_ROWS * PANEL_FEATURES];
     const int format = pair->segment->format, bf16 = format == RL_BF16, plain = format == RL_F32 || bf16;
     const uint8_t *const data[PANEL_TILES] = {tile_of(pair, 0), tile_of(pair, 1)};
     const int64_t steps = bf16 ? in->padded / 2 : in->padded, x_stride = bf16 ? steps : in->x_stride;
-    const int64_t turns = plain ? steps / 4 : in->padded / RL_GROUP, blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    const int64_t turns = plain ? steps / 4 : in->padded / RL_GROUP, blocks = (end - row + BLOCK_ROWS - 1) / BLOCK_ROWS;
     const int64_t parts = turns * (blocks < AHEAD_BLOCKS ? blocks : AHEAD_BLOCKS);
     const int64_t lines = next->segment ? (next->segment->tile_bytes / 64 + parts - 1) / parts : 0;
     rl_ahead ahead = {{0}, lines};
     for (int n = 0; n < PANEL_TILES; n++) ahead.tile[n] = next->segment ? tile_of(next, n) : data[n];
     rl_panel panel = {{0}, {0}, {0}};
     if (!plain) open_panel(format, data, in->padded, wide, &panel);
-    int64_t row = 0;
-    for (int number = 0; row < rows; number++) {
-        const int size = block_of(rows - row, plain ? BLOCK_SIZES : LEVEL_SIZES);
+    for (int number = 0; row < end; number++) {
+        const int size = block_of(end - row, plain ? BLOCK_SIZES : LEVEL_SIZES);
         const float *x = bf16 ? (const float *)(in->narrow + row * in->padded) : in->x + row * in->x_stride;
         if (number >= AHEAD_BLOCKS) ahead.lines = 0;
+        ask_for_places(out, pair, row, block_rows[size]);
         if (plain)
             plain_kernels[bf16 ? RL_X_BF16 : RL_X_F32][size](x, x_stride, data[0], data[1] - data[0], steps, block,
                                                              PANEL_FEATURES, 0, &ahead);
@@ -242,14 +253,23 @@ static void multiply_pair(const rl_linear *linear, const tile_pair *pair, const 
     }
 }
 
-/* Pairs go to whoever is free: a thread that is held up holds up nobody else. */
+/* Rows that a thread takes at once where a linear has few pairs: threads then end at about the same time. */
+#define ROWS_A_TURN 128
+#define MANY_PAIRS 64
+
+/* Pairs, or some rows of them, go to whoever is free: a thread that is held up holds up nobody else. */
 static void multiply_by_panels(const rl_linear *linear, const rl_input *in, int64_t rows, const rl_output *out,
                                uint8_t *wide, atomic_int *turn) {
-    tile_pair pair = find_pair(linear, out, atomic_fetch_add_explicit(turn, 1, memory_order_relaxed));
+    const int few = linear->out_features < MANY_PAIRS * PANEL_FEATURES;
+    const int parts = few && rows >= 2 * ROWS_A_TURN ? (int)(rows / ROWS_A_TURN) : 1;
+    int at = atomic_fetch_add_explicit(turn, 1, memory_order_relaxed);
+    tile_pair pair = find_pair(linear, out, at / parts);
     while (pair.segment) {
-        const tile_pair next = find_pair(linear, out, atomic_fetch_add_explicit(turn, 1, memory_order_relaxed));
-        multiply_pair(linear, &pair, in, rows, out, wide, &next);
+        const int next_at = atomic_fetch_add_explicit(turn, 1, memory_order_relaxed);
+        const tile_pair next = find_pair(linear, out, next_at / parts);
+        multiply_pair(linear, &pair, in, share(rows, at % parts, parts), share(rows, at % parts + 1, parts), out, wide, &next);
         pair = next;
+        at = next_at;
     }
 }
 

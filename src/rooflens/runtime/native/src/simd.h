@@ -29,8 +29,13 @@ RL_INLINE vf vf_of_int(vi v) { return __builtin_convertvector(v, vf); }
 RL_INLINE vi vi_of_bytes(vb16 v) { return __builtin_convertvector(v, vi); }
 
 RL_INLINE vf vf_where(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
+#ifdef __AVX512F__
+RL_INLINE vf vf_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+RL_INLINE vf vf_min(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
+#else
 RL_INLINE vf vf_max(vf a, vf b) { return vf_where(a > b, a, b); }
 RL_INLINE vf vf_min(vf a, vf b) { return vf_where(a < b, a, b); }
+#endif
 RL_INLINE vf vf_abs(vf a) { return (vf)((vi)a & vi_set(0x7fffffff)); }
 
 /* To the nearest whole number, ties to even, for |x| < 2^22. */
@@ -87,6 +92,17 @@ RL_INLINE vf vf_exp(vf x) {
     y = y * (r * r) + r + vf_set(1.0f);
     vi power = (__builtin_convertvector(n, vi) + vi_set(127)) << 23;
     return y * (vf)power;
+}
+
+/* 1 / x for numbers of ordinary size, to a unit or two of the last place: by Newton's step, where a first
+ * guess is to be had for less than a division. */
+RL_INLINE vf vf_inverse(vf x) {
+#ifdef __AVX512F__
+    const vf guess = (vf)_mm512_rcp14_ps((__m512)x);
+    return guess * (vf_set(2.0f) - x * guess);
+#else
+    return vf_set(1.0f) / x;
+#endif
 }
 
 RL_INLINE vf vf_tanh(vf x) {
