@@ -207,12 +207,28 @@ class _Reader:
         """The next ``count`` items of an array."""
         what = "an item of an array"
         if item_type == _STRING:
-            return tuple(self.raw_string(what).decode(errors="replace") for _ in range(count))
+            return self._strings(count, what)
         packed = struct.Struct(f"{self._order}{count}{_NUMBERS[item_type][1]}")
         self.need(packed.size, what)
         numbers = packed.unpack_from(self._window, self._index)
         self._index += packed.size
         return tuple(map(bool, numbers)) if item_type == _BOOL else numbers
+
+    def _strings(self, count: int, what: str) -> tuple[str, ...]:
+        """The next strings: those that lie whole in the window without a call for each."""
+        unpack = self._numbers[10].unpack_from
+        found: list[str] = []
+        while len(found) < count:
+            found.append(self.raw_string(what).decode(errors="replace"))
+            window, index = self._window, self._index
+            while len(found) < count and index + 8 <= len(window):
+                end = index + 8 + unpack(window, index)[0]
+                if end > len(window):
+                    break
+                found.append(window[index + 8 : end].decode(errors="replace"))
+                index = end
+            self._index = index
+        return tuple(found)
 
     def _skip_strings(self, count: int, what: str) -> None:
         """Step over strings: each length has to be looked at, so this loop is the cost of a vocabulary."""
