@@ -60,16 +60,16 @@ def bench_report(bench: Bench, say: Words) -> RenderableType:
         device=settings["compared_with"] or settings["device"],
     )
     if bench.kind == "speculative":
-        aside += f", {guesses_of(bench, own)}"
+        aside = own("guesses.aside", aside=aside, guesses=guesses_of(bench, own))
     done = [point for point in bench.points if point["status"] == DONE]
     names = [name for name in _COLUMNS[bench.kind] if any(_value(name, point) is not None for point in done)]
     rows = [[_cell(name, point, own) for name in names] for point in done]
-    heads = [Head(own(f"column.{name}"), number=True) for name in names]
+    heads = [Head(own(f"column.{name}"), number=name != "text") for name in names]
     parts: list[RenderableType] = [heading(own(f"title.{bench.kind}", model=bench.model), aside)]
     if rows:
         parts.append(indented(table(heads, rows)))
     if bench.kind == "speculative":
-        parts += speculative_parts(bench, done, own)
+        parts += speculative_parts(bench, done, say, own)
     for point in bench.points:
         if point["status"] != DONE:
             case = _case(point, own)

@@ -40,7 +40,9 @@ def gain_range(point: Mapping[str, Any]) -> str | None:
     return f"{format_rate(point['gain_p10'])} - {format_rate(point['gain_p90'])}"
 
 
-def speculative_parts(bench: Bench, done: Sequence[Mapping[str, Any]], own: Words) -> list[RenderableType]:
+def speculative_parts(
+    bench: Bench, done: Sequence[Mapping[str, Any]], say: Words, own: Words
+) -> list[RenderableType]:
     """Times of steps beside the prediction, the factors between the gains, whether answers are equal."""
     if not done:
         return []
@@ -54,7 +56,7 @@ def speculative_parts(bench: Bench, done: Sequence[Mapping[str, Any]], own: Word
             "speculative.predicted",
             device=settings["compared_with"],
             bandwidth=format_bandwidth(roof["bandwidth_bytes_per_s"]),
-            evidence=roof["evidence"],
+            evidence=say.term("evidence", roof["evidence"]),
         )
         parts.append(Text(text, style=QUIET))
     parts.append(Text(_equality(done, own), style=QUIET))
