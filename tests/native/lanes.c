@@ -109,6 +109,7 @@ static void check_curves(void) {
         expect(fabs((double)vf_exp(vf_set(x))[3] - right) <= 3e-7 * right, "vf_exp", (int)x);
         expect(fabs((double)vf_tanh(vf_set(x / 20.0f))[7] - tanh((double)x / 20.0)) <= 1e-6, "vf_tanh", (int)x);
         expect(vf_round(vf_set(x))[0] == rintf(x), "vf_round", (int)x);
+        expect(fabs((double)vf_inverse(vf_set(x))[5] * (double)x - 1.0) <= 3e-7, "vf_inverse", (int)x);
     }
 }
 
