@@ -13,8 +13,8 @@ from rooflens.runtime.profile.engine import EngineProfile, ProfiledStep
 from rooflens.units import MEGA
 
 _STEPS, _REQUESTS = 1, 2  # the trace's two processes
-#: Parts of a microsecond that times of a trace are rounded to. Eighths are exact, as floats and in nanoseconds,
-#: so that slices nest as they did: Perfetto drops one that ends a nanosecond after the slice around it.
+#: Parts of a microsecond that times of a trace are rounded to. Eighths are exact as floats and as whole
+#: nanoseconds, so slices nest as they did: Perfetto drops one that ends a nanosecond after the one around it.
 _PARTS = 8
 
 
