@@ -116,7 +116,8 @@ def test_the_contract_names_load_qwen2(tmp_path: Path) -> None:
     backend = NativeBackend(directory, device="cpu")
     assert isinstance(backend.model, Qwen2Model)
     batch = StepBatch.build([Chunk(TOKENS, 0, [0], sample=5)])
-    assert torch.equal(model(batch, backend.new_cache(blocks=1)), logits(backend))
+    # The backend may run the step as one call, which adds in another order.
+    assert torch.allclose(model(batch, backend.new_cache(blocks=1)), logits(backend), atol=1e-5)
     llama = read_spec({**CONFIG, "model_type": "llama"}, name="llama")
     with pytest.raises(UnsupportedError, match="not of the type"):
         Qwen2Model(llama, kernels_for(torch.device("cpu")))

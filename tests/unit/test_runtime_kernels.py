@@ -51,7 +51,7 @@ def test_without_the_private_operators_linears_are_plain(monkeypatch: pytest.Mon
     monkeypatch.setattr(cpu, "OneDnnLinear", missing)
     cpu.onednn_packs.cache_clear()
     try:
-        kernels = kernels_for(CPU)
+        kernels = kernels_for(CPU, name="cpu")
         packed = kernels.pack(random(8, 4), None)
         assert packed.holding == "float32"
         assert kernels.describe()["linear"] == "float32"

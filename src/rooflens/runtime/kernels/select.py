@@ -13,7 +13,7 @@ from rooflens.runtime.kernels.base import Kernels
 def kernels_for(device: torch.device, *, name: str | None = None) -> Kernels:
     """The fastest set that ``device`` has, or the one asked for by ``name``: eager, cpu, native, cuda.
 
-    On a CPU that is ``native``, with fp32 weights left to oneDNN, whose prompts are faster; ``cpu`` where
+    On a CPU that is ``native``, with fp32 weights left to oneDNN where its prompts are faster; ``cpu`` where
     the C kernels cannot be had, and then ``describe`` says why. Raises InputError for a set that the device
     cannot run, and BuildError for ``native`` by name where it cannot be compiled.
     """
@@ -35,7 +35,7 @@ def kernels_for(device: torch.device, *, name: str | None = None) -> Kernels:
     return here[name]()
 
 
-def _native(*, fp32: bool = True) -> Kernels:
+def _native(*, fp32: bool | None = True) -> Kernels:
     from rooflens.runtime.native.kernels import NativeKernels
 
     return NativeKernels(fp32=fp32)
@@ -46,6 +46,6 @@ def _fastest_on_cpu() -> Kernels:
     from rooflens.runtime.native.build import BuildError
 
     try:
-        return _native(fp32=False)
+        return _native(fp32=None)
     except BuildError as error:
         return CpuKernels(not_native=error.sentence())

@@ -15,7 +15,7 @@ from rooflens.runtime.native.formats import GGUF_FORMATS, format_of, takes_colum
 from rooflens.runtime.native.layout import MAX_SEGMENTS, Format
 from rooflens.runtime.native.library import load
 from rooflens.runtime.native.linear import NativeLinear, Part, Scratch, pack_blocks, pack_rows
-from rooflens.runtime.native.step import NativeSteps
+from rooflens.runtime.native.step import PROMPT_SETS, NativeSteps
 from rooflens.runtime.native.threads import choose_threads, take
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ class NativeKernels(CpuKernels):
     name = "native"
     quantises_wide = True
 
-    def __init__(self, *, instructions: str | None = None, fp32: bool = True) -> None:
+    def __init__(self, *, instructions: str | None = None, fp32: bool | None = True) -> None:
         """Raises BuildError where the library cannot be had; ``instructions`` names one of its sets.
 
-        ``fp32``: whether plain fp32 weights are taken too. Steps of few tokens are faster then, prompts not.
+        ``fp32``: whether plain fp32 weights are taken too; None: where prompts are faster than oneDNN's.
         """
         super().__init__()
-        self._fp32 = fp32
         self.library = load(instructions)
+        self._fp32 = self.library.instructions in PROMPT_SETS if fp32 is None else fp32
         self._take_threads(None)
         self._scratch = Scratch()
         self._steps = "one call in C for steps of few tokens, once a model is loaded"

@@ -21,10 +21,10 @@ from rooflens.runtime.profile.modules import ModuleTimes
 
 #: Rows of a step whose logits are made: rows of a large vocabulary are large.
 MAX_SAMPLES = 64
-#: Tokens of a step from which torch's prompt attention and large multiplies win, where they do.
-MAX_ROWS = 64
+#: Tokens of a step, where prompts are left to torch's attention and where they are not.
+FEW_ROWS, PROMPT_ROWS = 64, 512
 #: Instruction sets whose multiplies and prompt attention are faster than torch's: measured, docs/runtime.md.
-PROMPT_ROWS = {"avx512_bf16": 512}
+PROMPT_SETS = ("avx512_bf16", "avx512")
 
 
 class NativeSteps:
@@ -43,7 +43,7 @@ class NativeSteps:
     ) -> None:
         """Raises NotInC where C does not do something that the model needs."""
         self.model, self.cache, self.library = model, cache, library
-        max_rows = max_rows or PROMPT_ROWS.get(library.instructions, MAX_ROWS)
+        max_rows = max_rows or (PROMPT_ROWS if library.instructions in PROMPT_SETS else FEW_ROWS)
         self.threads, self.max_rows = threads, max_rows
         self._buffers = Buffers(max(threads, max_rows), MAX_SAMPLES)
         program = self._program = build(model, cache, self._buffers)
