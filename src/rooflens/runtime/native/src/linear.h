@@ -58,13 +58,17 @@ RL_INLINE int uses_amx(const rl_linear *linear, int64_t rows) {
 }
 
 /* Rows from which panels of two tiles are faster than single tiles: measured, see docs/runtime.md. */
-#define PANEL_LEAST_ROWS 9
+#define PANEL_ROWS_PLAIN 9
+#define PANEL_ROWS_LEVELS (FINE_ROWS + 1)
 
 RL_INLINE int uses_panels(const rl_linear *linear, int64_t rows) {
 #if defined(__AVX512F__)
-    for (int i = 0; i < linear->segments; i++)
-        if (linear->segment[i].format == RL_BF16 && !plain_kernels[RL_X_BF16][0]) return 0;
-    return rows >= PANEL_LEAST_ROWS;
+    for (int i = 0; i < linear->segments; i++) {
+        const int format = linear->segment[i].format, plain = format == RL_F32 || format == RL_BF16;
+        if (format == RL_BF16 && !plain_kernels[RL_X_BF16][0]) return 0;
+        if (rows < (plain ? PANEL_ROWS_PLAIN : PANEL_ROWS_LEVELS)) return 0;
+    }
+    return 1;
 #else
     (void)linear;
     (void)rows;
@@ -289,7 +293,7 @@ RL_INLINE void multiply(const rl_linear *linear, const rl_input *in, int64_t row
 }
 
 RL_INLINE int input_needs(const rl_linear *linear, int64_t rows) {
-    return uses_amx(linear, rows) ? NEEDS_BLOCKS : needs_of(linear);
+    return uses_amx(linear, rows) ? NEEDS_BLOCKS : needs_of(linear, rows);
 }
 
 #endif

@@ -12,11 +12,15 @@
 #endif
 
 /* The input of a linear in the forms that its formats read: rows of `padded` features, zeros behind the
- * last. Levels are int8 with a scale for each group of 32; `sums` are of the levels of each half group. */
+ * last. Levels are int8 with a scale for each group of 32. Up to FINE_ROWS rows have a second level for each
+ * (`fine`, else null), what the first leaves in steps of 1 / 256: weights are waited for then, not these dots,
+ * and inputs of eight bits cost more quality than weights do. `sums`: of each half group, in its finest steps. */
+#define FINE_ROWS 4
+
 typedef struct {
     const float *x;
     uint16_t *narrow;
-    int8_t *levels;
+    int8_t *levels, *fine;
     float *scales;     /* [rows][groups] */
     int32_t *sums;     /* [rows][2 groups] */
     int32_t *bases;    /* [rows][groups]: -128 times the whole group's sum */
@@ -24,10 +28,10 @@ typedef struct {
 } rl_input;
 
 /* BLOCKS: bf16 in blocks of 16 rows x 32 features, each in a row of memory, as the matrix unit loads them. */
-enum { NEEDS_FLOATS = 1, NEEDS_BF16 = 2, NEEDS_LEVELS = 4, NEEDS_BLOCKS = 8 };
+enum { NEEDS_FLOATS = 1, NEEDS_BF16 = 2, NEEDS_LEVELS = 4, NEEDS_FINE = 8, NEEDS_BLOCKS = 16 };
 #define RL_BLOCK_ROWS 16
 
-RL_INLINE int needs_of(const rl_linear *linear) {
+RL_INLINE int needs_of(const rl_linear *linear, int64_t rows) {
     int needs = 0;
     for (int i = 0; i < linear->segments; i++) {
         const int format = linear->segment[i].format;
@@ -37,9 +41,33 @@ RL_INLINE int needs_of(const rl_linear *linear) {
 #else
         else if (format == RL_BF16) needs |= NEEDS_FLOATS;
 #endif
-        else needs |= NEEDS_LEVELS;
+        else needs |= rows <= FINE_ROWS ? NEEDS_FINE : NEEDS_LEVELS;
     }
     return needs;
+}
+
+RL_INLINE void prepare_levels(const rl_input *in, const float *x, int64_t r, const int fine) {
+    const int64_t padded = in->padded, groups = padded / RL_GROUP;
+    for (int64_t g = 0; g < groups; g++) {
+        const vf both[2] = {vf_load(x + RL_GROUP * g), vf_load(x + RL_GROUP * g + 16)};
+        const float top = vf_top(vf_max(vf_abs(both[0]), vf_abs(both[1])));
+        const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+        int32_t *sums = in->sums + 2 * (r * groups + g);
+        for (int half = 0; half < 2; half++) {
+            const vf scaled = both[half] * vf_set(inverse), whole = vf_round(scaled);
+            const int64_t at = r * padded + RL_GROUP * g + 16 * half;
+            *(vc16 *)(in->levels + at) = __builtin_convertvector(__builtin_convertvector(whole, vi), vc16);
+            /* Sums of whole numbers below 2^24 are exact in floats. */
+            sums[half] = (int32_t)vf_sum(whole);
+            if (fine) {
+                const vf rest = vf_min(vf_round((scaled - whole) * vf_set(256.0f)), vf_set(127.0f));
+                *(vc16 *)(in->fine + at) = __builtin_convertvector(__builtin_convertvector(rest, vi), vc16);
+                sums[half] = 256 * sums[half] + (int32_t)vf_sum(rest);
+            }
+        }
+        in->scales[r * groups + g] = top / (fine ? 127.0f * 256.0f : 127.0f);
+        if (!fine) in->bases[r * groups + g] = -128 * (sums[0] + sums[1]);
+    }
 }
 
 /* `x` as row `r` of the input, in the forms of `needs`. */
@@ -53,22 +81,8 @@ static void prepare_row(const rl_input *in, const float *x, int64_t r, int needs
             bf16_store(to, vf_load(x + RL_GROUP * g));
             bf16_store(to + 16, vf_load(x + RL_GROUP * g + 16));
         }
-    if (!(needs & NEEDS_LEVELS)) return;
-    for (int64_t g = 0; g < groups; g++) {
-        const vf a = vf_load(x + RL_GROUP * g), b = vf_load(x + RL_GROUP * g + 16);
-        const float top = vf_top(vf_max(vf_abs(a), vf_abs(b)));
-        const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
-        const vi qa = __builtin_convertvector(vf_round(a * vf_set(inverse)), vi);
-        const vi qb = __builtin_convertvector(vf_round(b * vf_set(inverse)), vi);
-        int8_t *levels = in->levels + r * padded + RL_GROUP * g;
-        *(vc16 *)levels = __builtin_convertvector(qa, vc16);
-        *(vc16 *)(levels + 16) = __builtin_convertvector(qb, vc16);
-        in->scales[r * groups + g] = top / 127.0f;
-        /* Whole numbers below 2^24: their sums in floats are exact. */
-        in->sums[2 * (r * groups + g)] = (int32_t)vf_sum(vf_of_int(qa));
-        in->sums[2 * (r * groups + g) + 1] = (int32_t)vf_sum(vf_of_int(qb));
-        in->bases[r * groups + g] = -128 * (in->sums[2 * (r * groups + g)] + in->sums[2 * (r * groups + g) + 1]);
-    }
+    if (needs & NEEDS_FINE) prepare_levels(in, x, r, 1);
+    else if (needs & NEEDS_LEVELS) prepare_levels(in, x, r, 0);
 }
 
 RL_INLINE vi dot_levels(const int format, vi acc, vb w, const int8_t *x) {
@@ -80,11 +94,12 @@ RL_INLINE vi dot_levels(const int format, vi acc, vb w, const int8_t *x) {
 RL_INLINE int ahead_of(int rows) { return rows > 2 ? 3 * RL_AHEAD : RL_AHEAD; }
 
 /* sum[r] = a tile of quantised weights times rows `row` to `row + rows`. */
-RL_INLINE void tile_levels(const int format, const int rows, const uint8_t *tile, const rl_input *in,
+RL_INLINE void tile_levels(const int format, const int rows, const int fine, const uint8_t *tile, const rl_input *in,
                            int64_t row, vf *sum) {
     const int64_t padded = in->padded, groups = padded / RL_GROUP;
     const uint8_t *levels = tile + scale_plane_bytes(format, groups);
     const int8_t *x = in->levels + row * padded;
+    const int64_t to_fine = fine ? in->fine - in->levels : 0;
     const float *scales = in->scales + row * groups;
     const int32_t *sums = in->sums + 2 * row * groups;
     vf total[RL_ROWS_AT_ONCE];
@@ -103,10 +118,19 @@ RL_INLINE void tile_levels(const int format, const int rows, const uint8_t *tile
             for (int r = 0; r < rows; r++) {
                 const int8_t *quads = x + r * padded + RL_GROUP * g;
                 const int32_t *own = sums + 2 * (r * groups + g);
-                vi a = vi_set(-level_offset(format) * own[0]), b = vi_set(-level_offset(format) * own[1]);
+                vi a = vi_set(fine ? 0 : -level_offset(format) * own[0]), b = vi_set(fine ? 0 : -level_offset(format) * own[1]);
                 for (int j = 0; j < 4; j++) {
                     a = dot_levels(format, a, w[j], quads + 4 * j);
                     b = dot_levels(format, b, w[4 + j], quads + 16 + 4 * j);
+                }
+                if (fine) {
+                    vi c = vi_set(-level_offset(format) * own[0]), d = vi_set(-level_offset(format) * own[1]);
+                    for (int j = 0; j < 4; j++) {
+                        c = dot_levels(format, c, w[j], quads + to_fine + 4 * j);
+                        d = dot_levels(format, d, w[4 + j], quads + to_fine + 16 + 4 * j);
+                    }
+                    a = (a << 8) + c;
+                    b = (b << 8) + d;
                 }
                 const float scale = scales[r * groups + g];
                 if (format == RL_Q6_K)
@@ -177,7 +201,8 @@ typedef void (*tile_kernel)(const uint8_t *, const rl_input *, int64_t, vf *);
 
 #define TILE_LEVELS(FORMAT, ROWS)                                                                       \
     static void FORMAT##_##ROWS(const uint8_t *tile, const rl_input *in, int64_t row, vf *sum) {        \
-        tile_levels(RL_##FORMAT, ROWS, tile, in, row, sum);                                             \
+        if (in->fine) tile_levels(RL_##FORMAT, ROWS, 1, tile, in, row, sum);                            \
+        else tile_levels(RL_##FORMAT, ROWS, 0, tile, in, row, sum);                                     \
     }
 #define TILE_FLOATS(FORMAT, KERNEL, ROWS)                                                               \
     static void FORMAT##_##ROWS(const uint8_t *tile, const rl_input *in, int64_t row, vf *sum) {        \

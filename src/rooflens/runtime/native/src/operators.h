@@ -136,10 +136,10 @@ static void run_linear(const context *c, const rl_op *op, int rows, int place, i
     const rl_buffer *added = op->residual < 0 ? 0 : buffer_of(c, op->residual);
     const int64_t first = rows == 1 ? place : 0, padded = linear->padded, groups = padded / RL_GROUP;
     const float *x = rows_of(c, op->in, rows, place);
-    const rl_input input = {x, c->narrow + first * padded, c->levels + first * padded,
+    const int needs = input_needs(linear, rows);
+    const rl_input input = {x, c->narrow + first * padded, c->levels + first * padded, needs & NEEDS_FINE ? c->fine + first * padded : 0,
                             c->scales + first * groups, c->sums + 2 * first * groups,
                             c->bases + first * groups, in->stride, padded};
-    const int needs = input_needs(linear, rows);
     if (rows == 1) {
         prepare_row(&input, x, 0, needs);
     } else {

@@ -29,7 +29,7 @@ typedef struct {
     const rl_program *program;
     const rl_step *step;
     uint16_t *narrow;
-    int8_t *levels;
+    int8_t *levels, *fine;
     float *scales;
     int32_t *sums;
     int32_t *bases;
@@ -58,6 +58,7 @@ static int64_t lay_out(const rl_program *p, uint8_t *base, context *c) {
     TAKE(barrier, rl_barrier, 1);
     TAKE(narrow, uint16_t, rows * features);
     TAKE(levels, int8_t, rows * features);
+    TAKE(fine, int8_t, rows * features);
     TAKE(scales, float, rows * groups);
     TAKE(sums, int32_t, 2 * rows * groups);
     TAKE(bases, int32_t, rows * groups);

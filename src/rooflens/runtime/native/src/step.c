@@ -39,7 +39,7 @@ void rl_run(const rl_program *program, const rl_step *step) {
 
 int64_t rl_apply_bytes(const rl_linear *linear, int64_t rows, int threads) {
     const int64_t padded = linear->padded, groups = padded / RL_GROUP, room = rows + RL_ROW_PADDING;
-    return 4096 + room * padded * 7 + 16 * room * groups + threads * (ROUND64(64 * padded) + ROUND64(4 * padded));
+    return 4096 + room * padded * 8 + 16 * room * groups + threads * (ROUND64(64 * padded) + ROUND64(4 * padded));
 }
 
 /* y [rows, out] = x [rows, in] W^T + b, with x and y of any of RL_X_*. */
@@ -61,13 +61,15 @@ void rl_apply(const rl_linear *linear, const void *x, int x_type, int64_t x_stri
     at += ROUND64(2 * room * padded);
     int8_t *levels = (int8_t *)at;
     at += ROUND64(room * padded);
+    int8_t *fine = (int8_t *)at;
+    at += ROUND64(room * padded);
     float *scales = (float *)at;
     at += ROUND64(4 * room * groups);
     int32_t *sums = (int32_t *)at;
     at += ROUND64(8 * room * groups);
-    const rl_input input = {floats, narrow, levels, scales, sums, (int32_t *)at, padded, padded};
-    const rl_output output = {y, 0, y_stride, 0, 1.0f, 0.0f, y_type, 0, 0};
     const int needs = input_needs(linear, rows);
+    const rl_input input = {floats, narrow, levels, needs & NEEDS_FINE ? fine : 0, scales, sums, (int32_t *)at, padded, padded};
+    const rl_output output = {y, 0, y_stride, 0, 1.0f, 0.0f, y_type, 0, 0};
     atomic_init(&barrier->arrived, 0);
     atomic_init(&barrier->phase, 0);
     atomic_init(turn, 0);
