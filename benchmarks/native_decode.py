@@ -29,7 +29,7 @@ from rooflens.measure.statistics import median
 from rooflens.runtime import NativeBackend
 from rooflens.runtime.batch import BLOCK_TOKENS, Chunk, StepBatch
 from rooflens.runtime.native.library import NativeLibrary, load
-from rooflens.runtime.native.linear import use_huge_pages
+from rooflens.runtime.native.memory import use_huge_pages
 from rooflens.runtime.native.threads import choose_threads
 from rooflens.units import GIB, GIGA, KILO
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from rooflens.runtime.native import build, instructions  # noqa: E402
 from rooflens.runtime.native.formats import GGUF_FORMATS, weight_format  # noqa: E402
 from rooflens.runtime.native.layout import Format  # noqa: E402
 from rooflens.runtime.native.library import NativeLibrary, available, load  # noqa: E402
-from rooflens.runtime.native.linear import NativeLinear, Part, Scratch, pack_blocks, pack_rows  # noqa: E402
+from rooflens.runtime.native.linear import NativeLinear, Part, pack_blocks, pack_rows  # noqa: E402
+from rooflens.runtime.native.memory import Pieces, Scratch  # noqa: E402
 
 MISSING = available()
 needs_library = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
@@ -235,3 +237,13 @@ def test_of_builds_at_the_same_time_one_does_the_work(tmp_path: Path) -> None:
 def test_an_unknown_kernel_set_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="native"):
         kernels_for(CPU, name="metal")
+
+
+def test_pieces_lie_one_behind_the_other_and_do_not_overlap() -> None:
+    pieces = Pieces()
+    taken = [pieces.take(size) for size in (100, 64, 1, 5_000_000, 60_000_000, 40_000_000, 7)]
+    assert [part.nbytes for part in taken] == [100, 64, 1, 5_000_000, 60_000_000, 40_000_000, 7]
+    assert all(part.data_ptr() % 64 == 0 for part in taken)
+    assert taken[1].data_ptr() == taken[0].data_ptr() + 128
+    spans = sorted((part.data_ptr(), part.data_ptr() + part.nbytes) for part in taken)
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))

@@ -14,7 +14,8 @@ from rooflens.runtime.kernels.cpu import CpuKernels
 from rooflens.runtime.native.formats import GGUF_FORMATS, format_of, takes_columns
 from rooflens.runtime.native.layout import MAX_SEGMENTS, Format
 from rooflens.runtime.native.library import load
-from rooflens.runtime.native.linear import NativeLinear, Part, Scratch, pack_blocks, pack_rows
+from rooflens.runtime.native.linear import NativeLinear, Part, pack_blocks, pack_rows
+from rooflens.runtime.native.memory import Pieces, Scratch
 from rooflens.runtime.native.step import PROMPT_SETS, NativeSteps
 from rooflens.runtime.native.threads import choose_threads, take
 
@@ -40,6 +41,7 @@ class NativeKernels(CpuKernels):
         self._fp32 = self.library.instructions in PROMPT_SETS if fp32 is None else fp32
         self._take_threads(None)
         self._scratch = Scratch()
+        self._pieces = Pieces()
         self._steps = "one call in C for steps of few tokens, once a model is loaded"
 
     def expect(self, model_bytes: int) -> None:
@@ -59,7 +61,9 @@ class NativeKernels(CpuKernels):
         if form is None or (form is Format.F32 and not self._fp32):
             return super().pack(weight, bias, holding=holding)
         return self._linear(
-            [pack_rows(self.library, weight, form, threads=self.threads)], bias, weight.shape[1]
+            [pack_rows(self.library, weight, form, threads=self.threads, pieces=self._pieces)],
+            bias,
+            weight.shape[1],
         )
 
     def keeps(self, kinds: Sequence[str], in_features: int) -> bool:
@@ -81,7 +85,14 @@ class NativeKernels(CpuKernels):
                 blocks = torch.cat([each.blocks for each in waiting]) if len(waiting) > 1 else part.blocks
                 form = GGUF_FORMATS[part.kind]
                 made.append(
-                    pack_blocks(self.library, blocks, form, columns=in_features, threads=self.threads)
+                    pack_blocks(
+                        self.library,
+                        blocks,
+                        form,
+                        columns=in_features,
+                        threads=self.threads,
+                        pieces=self._pieces,
+                    )
                 )
                 waiting = []
         return self._linear(made, bias, in_features)

@@ -12,8 +12,6 @@ MAX_SEGMENTS = 4
 BLOCK_TOKENS = 16
 MAX_HEAD = 512
 MAX_GROUP = 64
-#: Bytes behind a weight that are asked for ahead of use.
-AHEAD_BYTES = 4096
 
 
 class Format(IntEnum):

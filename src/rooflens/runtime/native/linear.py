@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +12,6 @@ from rooflens.models.formats.base import WeightFormat
 from rooflens.runtime.kernels.base import PackedLinear
 from rooflens.runtime.native.formats import name_of, weight_format
 from rooflens.runtime.native.layout import (
-    AHEAD_BYTES,
     GROUP,
     MAX_SEGMENTS,
     TILE,
@@ -25,12 +22,9 @@ from rooflens.runtime.native.layout import (
     Segment,
 )
 from rooflens.runtime.native.library import NativeLibrary
-from rooflens.units import MIB
+from rooflens.runtime.native.memory import Pieces, Scratch
 
 X_TYPES = {torch.float32: X_F32, torch.bfloat16: X_BF16}
-_MADV_HUGEPAGE = 14
-_HUGE_PAGE_BYTES = 2 * MIB
-_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -125,34 +119,18 @@ class NativeLinear(PackedLinear):
         return found
 
 
-class Scratch:
-    """Memory that linears use while they multiply, one after the other: it grows to the largest need."""
-
-    def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
-
-    def of(self, size: int) -> int:
-        """The address of ``size`` bytes at least."""
-        if self._memory.nbytes < size + _ALIGNMENT:
-            self._memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8)
-        return aligned(self._memory)
-
-
-def aligned(memory: Tensor) -> int:
-    """The first address in ``memory`` that is a multiple of 64."""
-    return -(-memory.data_ptr() // _ALIGNMENT) * _ALIGNMENT
-
-
 def padded(features: int) -> int:
     """``features`` rounded up to whole groups."""
     return -(-features // GROUP) * GROUP
 
 
-def pack_rows(library: NativeLibrary, weight: Tensor, form: Format, *, threads: int) -> Part:
-    """``weight`` [rows, in_features] in fp32 or bf16, quantised where ``form`` is."""
+def pack_rows(
+    library: NativeLibrary, weight: Tensor, form: Format, *, threads: int, pieces: Pieces | None = None
+) -> Part:
+    """``weight`` [rows, in_features] in fp32 or bf16, quantised where ``form`` is; from ``pieces``."""
     weight = weight if weight.stride(-1) == 1 else weight.contiguous()
     rows, columns = weight.shape
-    tiles = _memory(library, form, rows, columns)
+    tiles = (pieces or Pieces()).take(_bytes(library, form, rows, columns))
     library.pack(
         form, weight.data_ptr(), X_TYPES[weight.dtype], weight.stride(0), rows, columns, padded(columns),
         tiles.data_ptr(), threads,
@@ -160,30 +138,23 @@ def pack_rows(library: NativeLibrary, weight: Tensor, form: Format, *, threads: 
     return Part(form, rows, tiles)
 
 
-def pack_blocks(library: NativeLibrary, blocks: Tensor, form: Format, *, columns: int, threads: int) -> Part:
-    """Rows of ggml's blocks, ``blocks`` [rows, bytes of a row], as they are."""
-    tiles = _memory(library, form, blocks.shape[0], columns)
+def pack_blocks(
+    library: NativeLibrary,
+    blocks: Tensor,
+    form: Format,
+    *,
+    columns: int,
+    threads: int,
+    pieces: Pieces | None = None,
+) -> Part:
+    """Rows of ggml's blocks, ``blocks`` [rows, bytes of a row], as they are; from ``pieces``."""
+    tiles = (pieces or Pieces()).take(_bytes(library, form, blocks.shape[0], columns))
     blocks = blocks.contiguous()
     refused = library.pack_ggml(form, blocks.data_ptr(), blocks.shape[0], columns, tiles.data_ptr(), threads)
     assert not refused, form
     return Part(form, blocks.shape[0], tiles)
 
 
-def _memory(library: NativeLibrary, form: Format, rows: int, columns: int) -> Tensor:
-    size = -(-rows // TILE) * library.tile_bytes(form, padded(columns))
-    memory = torch.empty(size + AHEAD_BYTES + _ALIGNMENT, dtype=torch.uint8)
-    use_huge_pages(memory)
-    start = aligned(memory) - memory.data_ptr()
-    return memory[start : start + size]
-
-
-def use_huge_pages(memory: Tensor) -> None:
-    """Ask for huge pages, before ``memory`` is first written; a system without them loses nothing."""
-    if memory.nbytes < 2 * _HUGE_PAGE_BYTES:
-        return
-    start = -(-memory.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-    size = (memory.data_ptr() + memory.nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
-    try:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_HUGEPAGE)
-    except (OSError, AttributeError):
-        return
+def _bytes(library: NativeLibrary, form: Format, rows: int, columns: int) -> int:
+    size: int = -(-rows // TILE) * library.tile_bytes(form, padded(columns))
+    return size

@@ -15,7 +15,7 @@ from rooflens.runtime.kv_cache import PagedKVCache
 from rooflens.runtime.model import DecoderModel
 from rooflens.runtime.native import layout
 from rooflens.runtime.native.library import NativeLibrary
-from rooflens.runtime.native.linear import aligned, use_huge_pages
+from rooflens.runtime.native.memory import aligned, use_huge_pages
 from rooflens.runtime.native.program import Buffers, NotInC, build
 from rooflens.runtime.profile.modules import ModuleTimes
 
