@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 TEXT = Path(__file__).with_name("quality_text.txt")
 MOST_TOKENS = 704
-ANSWER_TOKENS = 64
+ANSWER_TOKENS = 220
 """Tokens of each of the reference's answers."""
 OPENINGS = (
     ("Explain in a few sentences why the sky is blue.", "The sky is blue because"),
@@ -29,13 +29,6 @@ OPENINGS = (
     ("What did the invention of printing change?", "When printing was invented, books"),
     ("Write a Python function that adds up a list of numbers.", "def total(numbers):\n    result = 0\n"),
     ("How does a lighthouse help ships?", "A lighthouse is a tower on the coast that"),
-    ("Tell me three facts about the Moon.", "The Moon is about 384,400 kilometres from the Earth. It"),
-    ("Why do leaves change their colour in autumn?", "In autumn the leaves of many trees turn red because"),
-    ("Write a short letter that thanks a neighbour.", "Dear neighbour,\n\nthank you for"),
-    ("What is the difference between a virus and a bacterium?", "A virus differs from a bacterium in that"),
-    ("How are rivers and lakes formed?", "Rivers begin in the mountains, where"),
-    ("Give me tips for learning a new language.", "The best way to learn a new language is"),
-    ("Describe how a bicycle works.", "A bicycle moves forward when its rider"),
 )
 """What the answers are to: a question for models that chat, the beginning of a text for the others."""
 _BYTES = 4

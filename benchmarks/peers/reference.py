@@ -110,7 +110,7 @@ def make_reference(
     """
     text, openings = ([], []) if source.is_dir() else _texts_of(source)
     prompts = checks.prompts_of(text) if text else checks.prompts(vocabulary)
-    digest = _digest([prompts, text, openings, source.stat().st_size])
+    digest = _digest([prompts, text, openings, quality.ANSWER_TOKENS, source.stat().st_size])
     folder = home / "logits" / shape.replace("/", "__") / digest
     done = folder / "reference.json"
     if not done.exists():
