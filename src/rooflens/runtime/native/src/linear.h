@@ -63,6 +63,7 @@ RL_INLINE int uses_amx(const rl_linear *linear, int64_t rows) {
 
 RL_INLINE int uses_panels(const rl_linear *linear, int64_t rows) {
 #if defined(__AVX512F__)
+    if (uses_amx(linear, rows)) return 0;
     for (int i = 0; i < linear->segments; i++) {
         const int format = linear->segment[i].format, plain = format == RL_F32 || format == RL_BF16;
         if (format == RL_BF16 && !plain_kernels[RL_X_BF16][0]) return 0;
