@@ -47,7 +47,7 @@ DEVICE = device_by_hand(peak_flops_per_s=500e9, bandwidth_bytes_per_s=50e9)
 @pytest.fixture(scope="module")
 def backend() -> NativeBackend:
     spec = read_spec(LLAMA, name="tiny")
-    return NativeBackend.from_random(spec, device="cpu", dtype="fp32", kv_tokens=512)
+    return NativeBackend.from_random(spec, device="cpu", dtype="fp32", kv_tokens=512, kernels="cpu")
 
 
 @pytest.fixture(scope="module")

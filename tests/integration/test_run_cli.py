@@ -309,11 +309,11 @@ def test_no_memory_for_a_step_ends_the_run_and_gives_memory_back(
 
     with monkeypatch.context() as patched:
         patched.setattr(EagerKernels, "activate", greedy_for_memory)
-        code, _, err = call(capsys, tiny, "-p", "hello", "--max-tokens", "8")
+        code, _, err = call(capsys, tiny, "-p", "hello", "--max-tokens", "8", "--kernels", "eager")
     assert code == 2
     assert err.startswith("error: a step does not fit in memory")
     assert err.count("\n") == 1
-    assert call(capsys, tiny, "-p", "hello", "--max-tokens", "8")[0] == 0
+    assert call(capsys, tiny, "-p", "hello", "--max-tokens", "8", "--kernels", "eager")[0] == 0
 
 
 def test_a_cache_beyond_memory_is_refused(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,10 @@ PACKAGE = Path(rooflens.__file__).parent
 
 
 def has_words_of_its_own(path: Path) -> bool:
-    return path.name.startswith("words_") or (PACKAGE / "report" / f"words_{path.name}").exists()
+    """Its own, or those of the report that it is a part of: ``bench_speculative`` has ``words_bench``."""
+    first = path.stem.partition("_")[0]
+    own = (PACKAGE / "report" / f"words_{name}.py" for name in (path.stem, first))
+    return first == "words" or any(words.exists() for words in own)
 
 
 CODE = "\n".join(
