@@ -16,7 +16,7 @@ from rooflens.runtime.native.layout import MAX_SEGMENTS, Format
 from rooflens.runtime.native.library import load
 from rooflens.runtime.native.linear import NativeLinear, Part, pack_blocks, pack_rows
 from rooflens.runtime.native.memory import Pieces, Scratch
-from rooflens.runtime.native.step import PROMPT_SETS, NativeSteps
+from rooflens.runtime.native.step import PROMPT_SETS, NativeSteps, most_rows
 from rooflens.runtime.native.threads import choose_threads, take
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class NativeKernels(CpuKernels):
         self._take_threads(None)
         self._scratch = Scratch()
         self._pieces = Pieces()
-        self._steps = "one call in C for steps of few tokens, once a model is loaded"
+        self._steps = f"one call in C for up to {most_rows(self.library)} tokens, once a model is loaded"
 
     def expect(self, model_bytes: int) -> None:
         """See ``Kernels.expect``: on a machine of several memory nodes, the threads depend on it."""
@@ -116,4 +116,6 @@ class NativeKernels(CpuKernels):
     def describe(self) -> dict[str, str]:
         """See ``Kernels.describe``."""
         native = {"native": self.library.describe(), "threads": self._plan.describe(), "step": self._steps}
-        return {**super().describe(), **native}
+        told = super().describe()
+        told["attention"] = f"in C within a step that is one call, else {told['attention']}"
+        return {**told, **native}

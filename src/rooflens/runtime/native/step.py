@@ -1,4 +1,4 @@
-"""Run the steps of few tokens as one call into C."""
+"""Run steps as one call into C: decodes, checks of guesses, prompts where C is faster."""
 
 from __future__ import annotations
 
@@ -27,8 +27,13 @@ FEW_ROWS, PROMPT_ROWS = 64, 512
 PROMPT_SETS = ("avx512_bf16", "avx512")
 
 
+def most_rows(library: NativeLibrary) -> int:
+    """Tokens of the largest step that is one call."""
+    return PROMPT_ROWS if library.instructions in PROMPT_SETS else FEW_ROWS
+
+
 class NativeSteps:
-    """The decode steps of ``model`` over ``cache``: any step of up to ``max_rows`` tokens."""
+    """The steps of ``model`` over ``cache`` of up to ``max_rows`` tokens."""
 
     times_modules = True
 
@@ -43,7 +48,7 @@ class NativeSteps:
     ) -> None:
         """Raises NotInC where C does not do something that the model needs."""
         self.model, self.cache, self.library = model, cache, library
-        max_rows = max_rows or (PROMPT_ROWS if library.instructions in PROMPT_SETS else FEW_ROWS)
+        max_rows = max_rows or most_rows(library)
         self.threads, self.max_rows = threads, max_rows
         self._buffers = Buffers(max(threads, max_rows), MAX_SAMPLES)
         program = self._program = build(model, cache, self._buffers)
