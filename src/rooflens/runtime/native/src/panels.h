@@ -19,17 +19,20 @@
  * scale of its own, so that sums in whole numbers are added to others in floats. */
 #ifdef __AVX512F__
 #define BLOCK_ROWS 12
-#define EACH_BLOCK(MAKE, ...) \
-    MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2) MAKE(__VA_ARGS__, 4) MAKE(__VA_ARGS__, 8) MAKE(__VA_ARGS__, 12)
+#define LEVEL_ROWS 8
+#define LEVEL_SIZES 4
+#define EACH_LEVEL_BLOCK(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2) MAKE(__VA_ARGS__, 4) MAKE(__VA_ARGS__, 8)
+#define EACH_BLOCK(MAKE, ...) EACH_LEVEL_BLOCK(MAKE, __VA_ARGS__) MAKE(__VA_ARGS__, 12)
 static const int block_rows[] = {1, 2, 4, 8, 12};
 #else
 #define BLOCK_ROWS 2
-#define EACH_BLOCK(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2)
+#define LEVEL_ROWS 2
+#define LEVEL_SIZES 2
+#define EACH_LEVEL_BLOCK(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2)
+#define EACH_BLOCK EACH_LEVEL_BLOCK
 static const int block_rows[] = {1, 2};
 #endif
 #define BLOCK_SIZES (int)(sizeof block_rows / sizeof *block_rows)
-#define LEVEL_ROWS (BLOCK_ROWS < 8 ? BLOCK_ROWS : 8)
-#define LEVEL_SIZES (BLOCK_SIZES < 4 ? BLOCK_SIZES : 4)
 
 /* What is asked for meanwhile: `lines` of 64 bytes of each tile with every four steps (or every group). */
 typedef struct {
@@ -232,15 +235,15 @@ typedef void (*level_kernel)(const rl_input *, int64_t, const rl_panel *, float 
 #define LEVEL_BLOCK(SCALING, ROWS)                                                                             \
     static void SCALING##_##ROWS(const rl_input *in, int64_t row, const rl_panel *panel, float *to,            \
                                  const rl_ahead *ahead) {                                                      \
-        level_block(SCALING, ROWS < LEVEL_ROWS ? ROWS : LEVEL_ROWS, in, row, panel, to, ahead);                \
+        level_block(SCALING, ROWS, in, row, panel, to, ahead);                                                 \
     }
-EACH_BLOCK(LEVEL_BLOCK, SCALE_ONLY)
-EACH_BLOCK(LEVEL_BLOCK, SCALE_AND_MINIMUM)
-EACH_BLOCK(LEVEL_BLOCK, SCALE_OF_HALVES)
-static const level_kernel level_kernels[3][BLOCK_SIZES] = {
-    {EACH_BLOCK(BLOCK_NAME, SCALE_ONLY)},
-    {EACH_BLOCK(BLOCK_NAME, SCALE_AND_MINIMUM)},
-    {EACH_BLOCK(BLOCK_NAME, SCALE_OF_HALVES)},
+EACH_LEVEL_BLOCK(LEVEL_BLOCK, SCALE_ONLY)
+EACH_LEVEL_BLOCK(LEVEL_BLOCK, SCALE_AND_MINIMUM)
+EACH_LEVEL_BLOCK(LEVEL_BLOCK, SCALE_OF_HALVES)
+static const level_kernel level_kernels[3][LEVEL_SIZES] = {
+    {EACH_LEVEL_BLOCK(BLOCK_NAME, SCALE_ONLY)},
+    {EACH_LEVEL_BLOCK(BLOCK_NAME, SCALE_AND_MINIMUM)},
+    {EACH_LEVEL_BLOCK(BLOCK_NAME, SCALE_OF_HALVES)},
 };
 
 RL_INLINE void widen_levels(const int format, const uint8_t *tile, int64_t groups, uint8_t *to) {
