@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_checkpoint import write_checkpoint
 
 torch = pytest.importorskip("torch")
 
@@ -22,11 +21,6 @@ from rooflens.runtime import NativeBackend  # noqa: E402
 
 torch.set_num_threads(1)
 RATES = ["--peak", "1e12", "--bandwidth", "20e9"]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_checkpoint(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest.fixture(autouse=True)

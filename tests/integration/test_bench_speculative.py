@@ -26,11 +26,6 @@ torch.set_num_threads(1)
 RATES = ["--peak", "1e12", "--bandwidth", "20e9"]
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_checkpoint(tmp_path_factory.mktemp("models") / "tiny"))
-
-
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ROOFLENS_HOME", str(tmp_path / "home"))
