@@ -2,8 +2,9 @@
 
 Argument: a JSON object with ``timeout_s`` of the group and ``jobs``, which are run one after the other: each
 has ``model`` (a checkpoint's directory), ``tokens`` and perhaps ``options`` of the backend, which hold for
-all ranks or are a list with one entry for each, and ``stop``, at which the second rank ends. Prints one JSON
-list with a ``result`` or an ``error`` for each job.
+all ranks or are a list with one entry for each, and ``stop``, at which the second rank ends. Second argument:
+the file for one JSON list with a ``result`` or an ``error`` for each job; not the standard output, to which
+gloo's own threads write when they like, in the middle of a long line too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,4 +64,4 @@ def main(work: dict[str, Any]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print("ANSWER " + json.dumps(main(json.loads(sys.argv[1]))), flush=True)
+    Path(sys.argv[2]).write_text(json.dumps(main(json.loads(sys.argv[1]))))

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -70,26 +71,27 @@ def run_ranks(
         shared["GLOO_SOCKET_IFNAME"] = "lo"
     work = {"timeout_s": timeout_s, "jobs": [{"tokens": TOKENS, **job} for job in jobs]}
     command = [sys.executable, str(HERE / "parallel_rank.py"), json.dumps(work)]
-    started = [
-        subprocess.Popen(
-            command,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(start or size)
-    ]
     answers = []
-    try:
-        for process in started:
-            output, problems = process.communicate(timeout=LIMIT_S)
-            lines = [line for line in output.splitlines() if line.startswith("ANSWER ")]
-            answers.append(json.loads(lines[-1].removeprefix("ANSWER ")) if lines else [{"died": problems}])
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    with tempfile.TemporaryDirectory() as directory:
+        files = [Path(directory) / f"{rank}.json" for rank in range(start or size)]
+        started = [
+            subprocess.Popen(
+                [*command, str(file)],
+                env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, file in enumerate(files)
+        ]
+        try:
+            for process, file in zip(started, files, strict=True):
+                _, problems = process.communicate(timeout=LIMIT_S)
+                answers.append(json.loads(file.read_text()) if file.exists() else [{"died": problems}])
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
     return answers
 
 
