@@ -64,7 +64,7 @@ static float *floats(int64_t count) {
 static rl_linear linear_of(int format, int rows, int columns, const float *bias) {
     const int padded = (columns + RL_GROUP - 1) / RL_GROUP * RL_GROUP, tiles = (rows + RL_TILE - 1) / RL_TILE;
     const int64_t bytes = rl_tile_bytes(format, padded);
-    uint8_t *data = take(tiles * bytes + RL_AHEAD);
+    uint8_t *data = take(tiles * bytes);
     rl_linear made = {bias, columns, padded, rows, 1, {{data, bytes, format, 0, rows, tiles}}};
     if (format <= RL_Q4_1) {
         float *weight = floats((int64_t)rows * columns);

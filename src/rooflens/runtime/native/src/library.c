@@ -173,10 +173,7 @@ uint64_t rl_read(const uint8_t *data, int64_t bytes, int threads) {
         vu a = {0}, b = {0}, c = {0}, d = {0};
         int64_t i = first;
         for (; i + 4 <= last; i += 4) {
-            prefetch(data + 64 * i + 2 * RL_AHEAD);
-            prefetch(data + 64 * i + 2 * RL_AHEAD + 64);
-            prefetch(data + 64 * i + 2 * RL_AHEAD + 128);
-            prefetch(data + 64 * i + 2 * RL_AHEAD + 192);
+            for (int line = 0; line < 256; line += 64) ask_ahead(data + 64 * i + line);
             a += *(const vu *)(data + 64 * i);
             b += *(const vu *)(data + 64 * i + 64);
             c += *(const vu *)(data + 64 * i + 128);

@@ -89,10 +89,6 @@ RL_INLINE vi dot_levels(const int format, vi acc, vb w, const int8_t *x) {
     return level_bits(format) < 8 ? dot_small(acc, w, x) : dot_quads(acc, w, x);
 }
 
-/* Bytes to ask for ahead. With several rows there is so much to compute on each byte that the processor does
- * not see the next loads by itself in time: measured, docs/runtime.md. */
-RL_INLINE int ahead_of(int rows) { return rows > 2 ? 3 * RL_AHEAD : RL_AHEAD; }
-
 /* sum[r] = a tile of quantised weights times rows `row` to `row + rows`. */
 RL_INLINE void tile_levels(const int format, const int rows, const int fine, const uint8_t *tile, const rl_input *in,
                            int64_t row, vf *sum) {
@@ -111,7 +107,7 @@ RL_INLINE void tile_levels(const int format, const int rows, const int fine, con
             vb w[8];
             vf factor = vf_set(0.0f), second = vf_set(0.0f);
             const uint8_t *here = levels + g * group_bytes(format);
-            for (int line = 0; line < group_bytes(format); line += 64) prefetch(here + ahead_of(rows) + line);
+            for (int line = 0; line < group_bytes(format); line += 64) ask_ahead(here + line);
             unpack_levels(format, here, w);
             group_scales(format, tile, block, place, &factor, &second);
 #pragma GCC unroll 8
@@ -155,7 +151,7 @@ RL_INLINE void tile_bf16(const int rows, const uint8_t *tile, const rl_input *in
         for (int c = 0; c < 4; c++) {
             const uint8_t *here = tile + 64 * (p + c);
             const vu pair = *(const vu *)here;
-            prefetch(here + ahead_of(rows));
+            ask_ahead(here);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
                 vf *to = &total[r][c % chains];
@@ -185,7 +181,7 @@ RL_INLINE void tile_f32(const int rows, const uint8_t *tile, const rl_input *in,
         for (int c = 0; c < 4; c++) {
             const uint8_t *here = tile + 64 * (k + c);
             const vf w = vf_load((const float *)here);
-            prefetch(here + ahead_of(rows));
+            ask_ahead(here);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++)
                 total[r][c % chains] += w * vf_set(in->x[(row + r) * in->x_stride + k + c]);

@@ -13,7 +13,6 @@
 #define RL_MAX_SEGMENTS 4    /* formats side by side in one linear */
 #define RL_CHUNK_BLOCKS 8    /* cache blocks that attention hands to one thread at least */
 #define RL_ROW_PADDING 32    /* rows that the matrix unit takes at once: inputs have room for as many more */
-#define RL_AHEAD 4096        /* bytes read ahead of use: the hardware's prefetchers stop at a page's end */
 #define RL_MAX_HEAD 512
 #define RL_MAX_GROUP 64      /* query heads that share a KV head */
 
