@@ -101,6 +101,8 @@ RL_INLINE void tile_levels(const int format, const int rows, const int fine, con
     vf total[RL_ROWS_AT_ONCE];
     for (int r = 0; r < rows; r++) total[r] = vf_set(0.0f);
     const int a_block = groups_a_block(format);
+    /* The scales' part of the stream at once: what is asked for must have no gaps. */
+    for (const uint8_t *line = tile; line < levels; line += 64) ask_ahead(line);
     for (int64_t block = 0; block < groups / a_block; block++) {
         for (int place = 0; place < a_block; place++) {
             const int64_t g = block * a_block + place;
@@ -125,8 +127,13 @@ RL_INLINE void tile_levels(const int format, const int rows, const int fine, con
                         c = dot_levels(format, c, w[j], quads + to_fine + 4 * j);
                         d = dot_levels(format, d, w[4 + j], quads + to_fine + 16 + 4 * j);
                     }
-                    a = (a << 8) + c;
-                    b = (b << 8) + d;
+                    if (format == RL_Q6_K) {
+                        a = (a << 8) + c;
+                        b = (b << 8) + d;
+                    } else {
+                        a = ((a + b) << 8) + c;
+                        b = d;
+                    }
                 }
                 const float scale = scales[r * groups + g];
                 if (format == RL_Q6_K)
