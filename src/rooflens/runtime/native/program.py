@@ -232,7 +232,7 @@ class _Builder:
         settings = core.settings
         if settings.head_dim > layout.MAX_HEAD or settings.group > layout.MAX_GROUP:
             raise NotInC(f"heads of {settings.head_dim} features, {settings.group} for one KV head")
-        width = -(-settings.head_dim // layout.TILE) * layout.TILE
+        width = -(-settings.head_dim // layout.HEAD_FEATURES) * layout.HEAD_FEATURES
         self.program.max_partial = max(self.program.max_partial, settings.group * (width + 2))
         qkv = self.buffers.get("qkv", self._widest("qkv"))
         mixed = self.buffers.get("mixed", self._widest("mixed"))

@@ -104,35 +104,35 @@ RL_INLINE int64_t oldest_seen(int64_t position, int window) {
 RL_INLINE void prefetch_block(const void *cache, int type, int64_t at, int dim) {
     const int64_t size = type == RL_KV_F32 ? 4 : type == RL_KV_BF16 ? 2 : 1;
     const uint8_t *first = (const uint8_t *)cache + at * size;
-    for (int64_t line = 0; line < RL_BLOCK_TOKENS * dim * size; line += 64) prefetch(first + line);
+    for (int64_t line = 0; line < RL_BLOCK_TOKENS * dim * size; line += 64) __builtin_prefetch(first + line, 0, 2);
 }
 
-/* The query heads of one KV head over blocks [first, last) of a sequence: per head the unnormalised sum of
- * values [width], then the largest score and the sum of weights, relative to it.
- *
- * Visible tokens are `oldest` to `newest`. `query` [group][width] comes scaled; `scratch` holds a block, and
- * group x RL_CHUNK_BLOCKS x 16 scores. */
+/* Queries `first` to `first + count` of a run of rows, as one KV head's group of heads has them. */
 typedef struct {
     const rl_op *op;
     const int64_t *table;
-    int64_t cache_blocks;
-    int kv_head, group, width;
-    int64_t oldest, newest;
+    int64_t cache_blocks, position; /* of the first query */
+    int kv_head, group, count, window;
+    const float *query;             /* of the first query and head */
+    float *out;
+    int64_t query_stride, out_stride;
 } attention_part;
 
-static void attend_blocks(const attention_part *part, const float *query, int64_t first, int64_t last,
-                          float *result, float *scratch) {
+/* What attention works on, rows = queries x heads of the group: scaled queries [rows][width], sums of values
+ * [rows][width], the largest score of every row, and its sum of weights relative to that score. */
+typedef struct {
+    float *query, *keys, *values, *block, *scores, *weights, *result, *top, *weight;
+} attention_room;
+
+RL_INLINE int attention_width(int dim) { return (dim + RL_HEAD_FEATURES - 1) / RL_HEAD_FEATURES * RL_HEAD_FEATURES; }
+
+/* One query over blocks [first, last) of its sequence, a block of floats at a time. */
+static void attend_blocks(const attention_part *part, int64_t first, int64_t last, const attention_room *s) {
     const rl_op *op = part->op;
-    const int dim = op->head_dim, width = part->width, group = part->group;
+    const int dim = op->head_dim, width = attention_width(dim), group = part->group;
     const int64_t head_base = (int64_t)part->kv_head * part->cache_blocks * RL_BLOCK_TOKENS;
-    float *scores = scratch + RL_BLOCK_TOKENS * width;
+    const int64_t oldest = oldest_seen(part->position, part->window), newest = part->position;
     const int chunk = RL_CHUNK_BLOCKS * RL_BLOCK_TOKENS;
-    float *top = result + group * width, *weight = top + group;
-    for (int i = 0; i < group * width; i += 16) vf_store(result + i, vf_set(0.0f));
-    for (int g = 0; g < group; g++) {
-        top[g] = -INFINITY;
-        weight[g] = 0.0f;
-    }
     for (int64_t start = first; start < last; start += RL_CHUNK_BLOCKS) {
         const int blocks = (int)(last - start < RL_CHUNK_BLOCKS ? last - start : RL_CHUNK_BLOCKS);
         for (int b = 0; b < blocks; b++) {
@@ -140,54 +140,54 @@ static void attend_blocks(const attention_part *part, const float *query, int64_
             const int64_t later = head_base + part->table[start + b + (start + b + 1 < last)] * RL_BLOCK_TOKENS;
             prefetch_block(op->keys, op->kv_type, later * dim, dim);
             prefetch_block(op->values, op->kv_type, slot * dim, dim);
-            load_block(scratch, op->keys, op->key_scales, op->kv_type, slot * dim, slot, dim, width,
+            load_block(s->block, op->keys, op->key_scales, op->kv_type, slot * dim, slot, dim, width,
                        RL_BLOCK_TOKENS);
             for (int g = 0; g < group; g++) {
-                vf s = block_scores(query + g * width, scratch, width);
-                if (op->softcap != 0.0f) s = vf_set(op->softcap) * vf_tanh(s / vf_set(op->softcap));
-                vf_store(scores + g * chunk + b * RL_BLOCK_TOKENS, s);
+                vf score = block_scores(s->query + g * width, s->block, width);
+                if (op->softcap != 0.0f) score = vf_set(op->softcap) * vf_tanh(score / vf_set(op->softcap));
+                vf_store(s->scores + g * chunk + b * RL_BLOCK_TOKENS, score);
             }
         }
         const int count = blocks * RL_BLOCK_TOKENS;
         const int64_t begin = start * RL_BLOCK_TOKENS;
-        const int low = part->oldest > begin ? (int)(part->oldest - begin) : 0;
-        const int high = part->newest + 1 < begin + count ? (int)(part->newest + 1 - begin) : count;
+        const int low = oldest > begin ? (int)(oldest - begin) : 0;
+        const int high = newest + 1 < begin + count ? (int)(newest + 1 - begin) : count;
         for (int g = 0; g < group; g++) {
-            float *own = scores + g * chunk;
+            float *own = s->scores + g * chunk;
             for (int t = 0; t < low; t++) own[t] = -INFINITY;
             for (int t = high; t < count; t++) own[t] = -INFINITY;
             vf best = vf_load(own);
             for (int t = 16; t < count; t += 16) best = vf_max(best, vf_load(own + t));
             float peak = vf_top(best);
-            if (peak > top[g]) {
-                const float shrink = expf(top[g] - peak);
-                weight[g] *= shrink;
+            if (peak > s->top[g]) {
+                const float shrink = expf(s->top[g] - peak);
+                s->weight[g] *= shrink;
                 for (int d = 0; d < width; d += 16)
-                    vf_store(result + g * width + d, vf_load(result + g * width + d) * vf_set(shrink));
-                top[g] = peak;
+                    vf_store(s->result + g * width + d, vf_load(s->result + g * width + d) * vf_set(shrink));
+                s->top[g] = peak;
             }
             vf sum = vf_set(0.0f);
             for (int t = 0; t < count; t += 16) {
-                const vf s = vf_load(own + t), w = vf_exp(s - vf_set(top[g]));
-                const vf seen = vf_where(s > vf_set(-INFINITY), w, vf_set(0.0f));
+                const vf score = vf_load(own + t), w = vf_exp(score - vf_set(s->top[g]));
+                const vf seen = vf_where(score > vf_set(-INFINITY), w, vf_set(0.0f));
                 vf_store(own + t, seen);
                 sum += seen;
             }
-            weight[g] += vf_sum(sum);
+            s->weight[g] += vf_sum(sum);
         }
         for (int b = 0; b < blocks; b++) {
             const int64_t slot = head_base + part->table[start + b] * RL_BLOCK_TOKENS;
             const int from = low - b * RL_BLOCK_TOKENS, to = high - b * RL_BLOCK_TOKENS;
             if (to <= 0 || from >= RL_BLOCK_TOKENS) continue;
-            load_block(scratch, op->values, op->value_scales, op->kv_type, slot * dim, slot, dim, width,
+            load_block(s->block, op->values, op->value_scales, op->kv_type, slot * dim, slot, dim, width,
                        RL_BLOCK_TOKENS);
             const int begin_at = from > 0 ? from : 0, end_at = to < RL_BLOCK_TOKENS ? to : RL_BLOCK_TOKENS;
-            const float *weights = scores + b * RL_BLOCK_TOKENS;
+            const float *weights = s->scores + b * RL_BLOCK_TOKENS;
             int g = 0;
             for (; g + 2 <= group; g += 2)
-                add_values(2, result + g * width, weights + g * chunk, chunk, scratch, width, begin_at, end_at);
+                add_values(2, s->result + g * width, weights + g * chunk, chunk, s->block, width, begin_at, end_at);
             if (g < group)
-                add_values(1, result + g * width, weights + g * chunk, chunk, scratch, width, begin_at, end_at);
+                add_values(1, s->result + g * width, weights + g * chunk, chunk, s->block, width, begin_at, end_at);
         }
     }
 }

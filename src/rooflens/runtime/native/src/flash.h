@@ -15,7 +15,6 @@
 #define FLASH_LEAST 4    /* rows of a sequence from which they are taken together */
 
 RL_INLINE int flash_queries(int group) { return group < FLASH_ROWS ? FLASH_ROWS / group : 1; }
-RL_INLINE int flash_width(int dim) { return (dim + PANEL_FEATURES - 1) / PANEL_FEATURES * PANEL_FEATURES; }
 
 /* What scores are multiplied in: a cache of bf16 loses nothing by it; levels with a scale would. */
 RL_INLINE int flash_type(int kv_type) {
@@ -27,12 +26,8 @@ RL_INLINE int flash_type(int kv_type) {
 #endif
 }
 
-/* Scratch of a thread, in floats; `rows` is room for FLASH_ROWS or one group. */
-typedef struct {
-    float *query, *keys, *values, *block, *scores, *weights, *result, *top, *weight;
-} flash_scratch;
-
-RL_INLINE int64_t flash_lay_out(float *base, int rows, int width, flash_scratch *s) {
+/* Lays the room for `rows` rows out from `base`; returns its size in floats. */
+RL_INLINE int64_t attention_lay_out(float *base, int rows, int width, attention_room *s) {
     int64_t at = 0;
 #define TAKE(field, count)         \
     do {                           \
@@ -52,9 +47,9 @@ RL_INLINE int64_t flash_lay_out(float *base, int rows, int width, flash_scratch 
     return at;
 }
 
-RL_INLINE int64_t flash_floats(int rows, int width) {
-    flash_scratch s;
-    return flash_lay_out(0, rows, width, &s);
+RL_INLINE int64_t attention_floats(int rows, int width) {
+    attention_room s;
+    return attention_lay_out(0, rows, width, &s);
 }
 
 /* A row's words of 32 bits: features, or pairs of them. */
@@ -140,17 +135,6 @@ RL_INLINE void pack_values(int type, const float *words, int64_t stride, int wid
     }
 }
 
-/* Queries `first` to `first + count` of a run of rows, as one KV head's group of heads has them. */
-typedef struct {
-    const rl_op *op;
-    const int64_t *table;
-    int64_t cache_blocks, position; /* of the first query */
-    int kv_head, group, count, window;
-    const float *query;             /* of the first query and head */
-    float *out;
-    int64_t query_stride, out_stride;
-} flash_part;
-
 /* One row's scores of a chunk become weights: tokens from `low` to `high` of it are seen. */
 RL_INLINE void weigh(int type, float softcap, float *scores, int count, int low, int high, float *weights, float *result,
                      int width, float *top, float *weight) {
@@ -185,58 +169,74 @@ RL_INLINE void weigh(int type, float softcap, float *scores, int count, int low,
     *weight += vf_sum(sum);
 }
 
-static void attend_rows(const flash_part *part, float *memory) {
+/* All rows over blocks [first, last), a chunk at a time. */
+static void attend_chunks(const attention_part *part, int64_t first, int64_t last, const attention_room *s) {
     const rl_op *op = part->op;
-    const int type = flash_type(op->kv_type), dim = op->head_dim, width = flash_width(dim), group = part->group;
-    const int rows = part->count * group, words = words_of(type, width);
+    const int type = flash_type(op->kv_type), dim = op->head_dim, width = attention_width(dim), group = part->group;
+    const int rows = part->count * group, words = words_of(type, width), value_words = words_of(type, FLASH_TOKENS);
     const int64_t head_base = (int64_t)part->kv_head * part->cache_blocks * RL_BLOCK_TOKENS;
-    flash_scratch s;
-    flash_lay_out(memory, rows, width, &s);
-    for (int r = 0; r < rows; r++) {
-        const float *from = part->query + r / group * part->query_stride + r % group * dim;
-        float *row = s.block;
-        for (int d = 0; d < dim; d++) row[d] = from[d] * op->softmax_scale;
-        for (int d = dim; d < width; d++) row[d] = 0.0f;
-        for (int d = 0; d < width; d += 16)
-            flash_store(type, s.query + r * words + words_of(type, d), vf_load(row + d));
-        s.top[r] = -INFINITY;
-        s.weight[r] = 0.0f;
-    }
-    memset(s.result, 0, sizeof(float) * (size_t)(rows * width));
-    const int64_t end = part->position + part->count;
-    const int64_t begin = oldest_seen(part->position, part->window) / RL_BLOCK_TOKENS * RL_BLOCK_TOKENS;
-    const int value_words = words_of(type, FLASH_TOKENS);
-    for (int64_t at = begin; at < end; at += FLASH_TOKENS) {
+    const int64_t newest = part->position + part->count, end = last * RL_BLOCK_TOKENS < newest ? last * RL_BLOCK_TOKENS : newest;
+    for (int64_t at = first * RL_BLOCK_TOKENS; at < end; at += FLASH_TOKENS) {
         const int tokens = (int)(end - at < FLASH_TOKENS ? end - at : FLASH_TOKENS);
         const int count = (tokens + PANEL_FEATURES - 1) / PANEL_FEATURES * PANEL_FEATURES;
         for (int t = 0; t < count; t += RL_BLOCK_TOKENS) {
+            if (at + t + FLASH_TOKENS < end) {
+                const int64_t later = (head_base + part->table[(at + t + FLASH_TOKENS) / RL_BLOCK_TOKENS] * RL_BLOCK_TOKENS) * dim;
+                prefetch_block(op->keys, op->kv_type, later, dim);
+                prefetch_block(op->values, op->kv_type, later, dim);
+            }
             /* A panel's second block may lie behind the last token: then the first one again, unseen. */
             const int64_t block = part->table[(at + (t < tokens ? t : 0)) / RL_BLOCK_TOKENS];
             const int64_t slot = head_base + block * RL_BLOCK_TOKENS;
             int64_t stride;
-            const float *from = block_words(type, op, 0, slot, width, s.block, &stride);
-            pack_keys(type, from, stride, width, s.keys + t * words);
-            from = block_words(type, op, 1, slot, width, s.block, &stride);
-            pack_values(type, from, stride, width, tokens - t, s.values + words_of(type, 16 * t), 16 * value_words);
+            const float *from = block_words(type, op, 0, slot, width, s->block, &stride);
+            pack_keys(type, from, stride, width, s->keys + t * words);
+            from = block_words(type, op, 1, slot, width, s->block, &stride);
+            pack_values(type, from, stride, width, tokens - t, s->values + words_of(type, 16 * t), 16 * value_words);
         }
         for (int t = 0; t < count; t += PANEL_FEATURES)
-            plain_rows(type, s.query, words, rows, (const uint8_t *)(s.keys + t * words), 64 * words, words, s.scores + t,
+            plain_rows(type, s->query, words, rows, (const uint8_t *)(s->keys + t * words), 64 * words, words, s->scores + t,
                        FLASH_TOKENS, 0);
         for (int r = 0; r < rows; r++) {
             const int64_t position = part->position + r / group, oldest = oldest_seen(position, part->window);
             const int low = oldest > at ? (int)(oldest - at < count ? oldest - at : count) : 0;
             const int high = position + 1 - at < count ? (int)(position + 1 - at) : count;
-            weigh(type, op->softcap, s.scores + r * FLASH_TOKENS, count, low, high, s.weights + r * value_words,
-                  s.result + r * width, width, &s.top[r], &s.weight[r]);
+            weigh(type, op->softcap, s->scores + r * FLASH_TOKENS, count, low, high, s->weights + r * value_words,
+                  s->result + r * width, width, &s->top[r], &s->weight[r]);
         }
         for (int d = 0; d < width; d += PANEL_FEATURES)
-            plain_rows(type, s.weights, value_words, rows, (const uint8_t *)(s.values + d * value_words), 64 * value_words,
-                       words_of(type, count), s.result + d, width, 1);
+            plain_rows(type, s->weights, value_words, rows, (const uint8_t *)(s->values + d * value_words), 64 * value_words,
+                       words_of(type, count), s->result + d, width, 1);
     }
+}
+
+/* The part's rows over blocks [first, last) of their sequence: unnormalised sums, tops and weights to `s`. */
+static void attend_span(const attention_part *part, int64_t first, int64_t last, const attention_room *s) {
+    const rl_op *op = part->op;
+    const int type = flash_type(op->kv_type), dim = op->head_dim, width = attention_width(dim);
+    const int rows = part->count * part->group, words = words_of(type, width);
     for (int r = 0; r < rows; r++) {
-        float *to = part->out + r / group * part->out_stride + r % group * dim;
-        const float inverse = 1.0f / s.weight[r];
-        for (int d = 0; d < dim; d++) to[d] = s.result[r * width + d] * inverse;
+        const float *from = part->query + r / part->group * part->query_stride + r % part->group * dim;
+        float *row = s->block;
+        for (int d = 0; d < dim; d++) row[d] = from[d] * op->softmax_scale;
+        for (int d = dim; d < width; d++) row[d] = 0.0f;
+        for (int d = 0; d < width; d += 16) flash_store(type, s->query + r * words + words_of(type, d), vf_load(row + d));
+        s->top[r] = -INFINITY;
+        s->weight[r] = 0.0f;
+    }
+    memset(s->result, 0, sizeof(float) * (size_t)(rows * width));
+    /* In floats, packing for one query costs more than it saves. */
+    if (part->count == 1 && type == RL_X_F32) attend_blocks(part, first, last, s);
+    else attend_chunks(part, first, last, s);
+}
+
+/* The sums over their weights to their places. */
+static void finish_rows(const attention_part *part, const attention_room *s) {
+    const int dim = part->op->head_dim, width = attention_width(dim), rows = part->count * part->group;
+    for (int r = 0; r < rows; r++) {
+        float *to = part->out + r / part->group * part->out_stride + r % part->group * dim;
+        const float inverse = 1.0f / s->weight[r];
+        for (int d = 0; d < dim; d++) to[d] = s->result[r * width + d] * inverse;
     }
 }
 

@@ -115,25 +115,6 @@ RL_INLINE int tile_count(const rl_segment *segment, int64_t tile) {
     return left < RL_TILE ? (int)left : RL_TILE;
 }
 
-static void multiply_by_dots(const rl_linear *linear, const rl_input *in, int64_t rows, const rl_output *out,
-                             int place, int team) {
-    for (int s = 0; s < linear->segments; s++) {
-        const rl_segment *segment = &linear->segment[s];
-        const int64_t last = share(segment->tiles, place + 1, team);
-        for (int64_t tile = share(segment->tiles, place, team); tile < last; tile++) {
-            const uint8_t *data = segment->data + tile * segment->tile_bytes;
-            const int count = tile_count(segment, tile);
-            for (int64_t row = 0; row < rows; row += RL_ROWS_AT_ONCE) {
-                vf sum[RL_ROWS_AT_ONCE];
-                const int some = rows - row < RL_ROWS_AT_ONCE ? (int)(rows - row) : RL_ROWS_AT_ONCE;
-                tile_rows(segment->format, data, in, row, some, sum);
-                for (int r = 0; r < some; r++)
-                    emit(linear, out, row + r, segment->first + RL_TILE * tile, count, sum[r]);
-            }
-        }
-    }
-}
-
 #ifdef RL_HAS_AMX
 /* `wide`: two tiles of bf16. Rows of the input up to the next multiple of 32 are read, whatever they hold. */
 static void multiply_by_amx(const rl_linear *linear, const rl_input *in, int64_t rows, const rl_output *out,
@@ -217,6 +198,43 @@ static void emit_block(const rl_linear *linear, const rl_output *out, const tile
     }
 }
 
+/* Rows times single tiles, each thread its share of them. */
+static void multiply_by_dots(const rl_linear *linear, const rl_input *in, int64_t rows, const rl_output *out,
+                             int place, int team) {
+    if (out->gated) {
+        _Alignas(64) float block[RL_ROWS_AT_ONCE * PANEL_FEATURES];
+        const int64_t gates = out->gated / RL_TILE, last = share(gates, place + 1, team);
+        for (int64_t tile = share(gates, place, team); tile < last; tile++) {
+            const tile_pair pair = find_pair(linear, out, tile);
+            for (int64_t row = 0; row < rows; row += RL_ROWS_AT_ONCE) {
+                vf sum[RL_ROWS_AT_ONCE];
+                const int some = rows - row < RL_ROWS_AT_ONCE ? (int)(rows - row) : RL_ROWS_AT_ONCE;
+                for (int n = 0; n < PANEL_TILES; n++) {
+                    tile_rows(pair.segment->format, tile_of(&pair, n), in, row, some, sum);
+                    for (int r = 0; r < some; r++) vf_store(block + r * PANEL_FEATURES + n * RL_TILE, sum[r]);
+                }
+                emit_block(linear, out, &pair, row, some, block);
+            }
+        }
+        return;
+    }
+    for (int s = 0; s < linear->segments; s++) {
+        const rl_segment *segment = &linear->segment[s];
+        const int64_t last = share(segment->tiles, place + 1, team);
+        for (int64_t tile = share(segment->tiles, place, team); tile < last; tile++) {
+            const uint8_t *data = segment->data + tile * segment->tile_bytes;
+            const int count = tile_count(segment, tile);
+            for (int64_t row = 0; row < rows; row += RL_ROWS_AT_ONCE) {
+                vf sum[RL_ROWS_AT_ONCE];
+                const int some = rows - row < RL_ROWS_AT_ONCE ? (int)(rows - row) : RL_ROWS_AT_ONCE;
+                tile_rows(segment->format, data, in, row, some, sum);
+                for (int r = 0; r < some; r++)
+                    emit(linear, out, row + r, segment->first + RL_TILE * tile, count, sum[r]);
+            }
+        }
+    }
+}
+
 /* Ask for where a block's results go: rows lie far apart, so that no prefetcher foresees them. */
 RL_INLINE void ask_for_places(const rl_output *out, const tile_pair *pair, int64_t row, int rows) {
     if (out->type != RL_X_F32) return;
@@ -258,21 +276,29 @@ static void multiply_pair(const rl_linear *linear, const tile_pair *pair, const 
     }
 }
 
+RL_INLINE int64_t count_pairs(const rl_linear *linear, const rl_output *out) {
+    int64_t pairs = 0;
+    if (out->gated) return out->gated / RL_TILE;
+    for (int s = 0; s < linear->segments; s++) pairs += (linear->segment[s].tiles + 1) / PANEL_TILES;
+    return pairs;
+}
+
 /* Rows that a thread takes at once where a linear has few pairs: threads then end at about the same time. */
 #define ROWS_A_TURN 128
 #define MANY_PAIRS 64
 
-/* Pairs, or some rows of them, go to whoever is free: a thread that is held up holds up nobody else. */
+/* Pairs, or some rows of them, go to whoever is free: a thread that is held up holds up nobody else. Some rows
+ * go over all pairs before the next ones do, so that they stay in the cache. */
 static void multiply_by_panels(const rl_linear *linear, const rl_input *in, int64_t rows, const rl_output *out,
                                uint8_t *wide, atomic_int *turn) {
-    const int few = linear->out_features < MANY_PAIRS * PANEL_FEATURES;
-    const int parts = few && rows >= 2 * ROWS_A_TURN ? (int)(rows / ROWS_A_TURN) : 1;
-    int at = atomic_fetch_add_explicit(turn, 1, memory_order_relaxed);
-    tile_pair pair = find_pair(linear, out, at / parts);
-    while (pair.segment) {
-        const int next_at = atomic_fetch_add_explicit(turn, 1, memory_order_relaxed);
-        const tile_pair next = find_pair(linear, out, next_at / parts);
-        multiply_pair(linear, &pair, in, share(rows, at % parts, parts), share(rows, at % parts + 1, parts), out, wide, &next);
+    const int64_t pairs = count_pairs(linear, out);
+    const int parts = pairs < MANY_PAIRS && rows >= 2 * ROWS_A_TURN ? (int)(rows / ROWS_A_TURN) : 1;
+    int64_t at = atomic_fetch_add_explicit(turn, 1, memory_order_relaxed);
+    tile_pair pair = find_pair(linear, out, at % pairs);
+    while (at < pairs * parts) {
+        const int64_t next_at = atomic_fetch_add_explicit(turn, 1, memory_order_relaxed), part = at / pairs;
+        const tile_pair next = find_pair(linear, out, next_at < pairs * parts ? next_at % pairs : pairs);
+        multiply_pair(linear, &pair, in, share(rows, part, parts), share(rows, part + 1, parts), out, wide, &next);
         pair = next;
         at = next_at;
     }

@@ -121,13 +121,13 @@ static void run_norm(const context *c, const rl_op *op, int rows, int place, int
     }
 }
 
-/* The activation that a linear of many rows applies to its own results, gate and up next to each other; or null. */
+/* The activation that a linear applies to its own results, gate and up next to each other; or null. */
 RL_INLINE const rl_op *applied_by(const context *c, const rl_op *op, int rows) {
     const rl_op *next = op + 1;
     if (op->kind != RL_OP_LINEAR || next == c->program->ops + c->program->op_count) return 0;
     const int ours = next->kind == RL_OP_ACTIVATE && next->in == op->out && next->gated && next->size % RL_TILE == 0;
     const int plain = op->linear->segments == 1 && op->residual < 0 && op->scale == 1.0f && op->cap == 0.0f;
-    return ours && plain && uses_panels(op->linear, rows) ? next : 0;
+    return ours && plain && !uses_amx(op->linear, rows) ? next : 0;
 }
 
 static void run_linear(const context *c, const rl_op *op, int rows, int place, int team) {
@@ -196,63 +196,67 @@ static void run_store(const context *c, const rl_op *op, int place, int team) {
     }
 }
 
-/* The values of one KV head's queries, normalised, to their places. */
-RL_INLINE void finish_heads(const rl_op *op, const float *result, int group, int width, float *y) {
-    const float *weight = result + group * width + group;
-    for (int g = 0; g < group; g++)
-        for (int d = 0; d < op->head_dim; d++) y[g * op->head_dim + d] = result[g * width + d] / weight[g];
-}
-
-/* Runs of rows, one after another by whoever is free. */
-static void attend_runs(const context *c, const rl_op *op, int place) {
-    const plan *p = &c->plans[op->plan];
+/* Queries of `count` rows from `row` on, of one KV head. */
+RL_INLINE attention_part part_of(const context *c, const rl_op *op, int row, int count, int kv_head) {
     const rl_buffer *in = buffer_of(c, op->in), *out = buffer_of(c, op->out);
     const int group = op->heads / op->kv_heads;
-    for (int i; (i = atomic_fetch_add_explicit(turn_of(c, op), 1, memory_order_relaxed)) < p->run_count;) {
-        const run *it = &p->runs[i];
-        const int64_t column = (int64_t)it->kv_head * group * op->head_dim;
-        const flash_part part = {
-            .op = op,
-            .table = c->step->block_tables + c->step->row_sequence[it->row] * c->step->table_stride,
-            .cache_blocks = c->program->cache_blocks,
-            .position = c->step->positions[it->row],
-            .kv_head = it->kv_head,
-            .group = group,
-            .count = it->count,
-            .window = c->program->classes[op->plan].window,
-            .query = in->data + it->row * in->stride + column,
-            .out = out->data + it->row * out->stride + column,
-            .query_stride = in->stride,
-            .out_stride = out->stride,
-        };
-        attend_rows(&part, c->scratch + place * c->scratch_floats);
+    const int64_t column = (int64_t)kv_head * group * op->head_dim;
+    return (attention_part){
+        .op = op,
+        .table = c->step->block_tables + c->step->row_sequence[row] * c->step->table_stride,
+        .cache_blocks = c->program->cache_blocks,
+        .position = c->step->positions[row],
+        .kv_head = kv_head,
+        .group = group,
+        .count = count,
+        .window = c->program->classes[op->plan].window,
+        .query = in->data + row * in->stride + column,
+        .out = out->data + row * out->stride + column,
+        .query_stride = in->stride,
+        .out_stride = out->stride,
+    };
+}
+
+/* Where a piece that is one of several leaves its sums. */
+RL_INLINE void use_partial(const context *c, const rl_op *op, int index, attention_room *s) {
+    const int group = op->heads / op->kv_heads;
+    s->result = c->partials + index * (int64_t)c->program->max_partial;
+    s->top = s->result + group * attention_width(op->head_dim);
+    s->weight = s->top + group;
+}
+
+/* Add what another piece of the same row and head has found. */
+static void join_piece(const attention_room *s, const attention_room *more, int group, int width) {
+    for (int g = 0; g < group; g++) {
+        const float peak = s->top[g] > more->top[g] ? s->top[g] : more->top[g];
+        const float a = expf(s->top[g] - peak), b = expf(more->top[g] - peak);
+        for (int d = 0; d < width; d++) s->result[g * width + d] = a * s->result[g * width + d] + b * more->result[g * width + d];
+        s->weight[g] = a * s->weight[g] + b * more->weight[g];
+        s->top[g] = peak;
     }
 }
 
+/* Runs of rows one after another by whoever is free, then single rows as the plan shares them out. */
 static void run_attend(const context *c, const rl_op *op, int place, int team) {
     const plan *p = &c->plans[op->plan];
-    attend_runs(c, op, place);
-    const rl_buffer *in = buffer_of(c, op->in), *out = buffer_of(c, op->out);
-    const int group = op->heads / op->kv_heads, dim = op->head_dim, width = (dim + 15) / 16 * 16;
-    const int window = c->program->classes[op->plan].window;
+    const int group = op->heads / op->kv_heads, width = attention_width(op->head_dim);
     float *scratch = c->scratch + place * c->scratch_floats;
-    float *query = scratch, *result = query + group * width;
-    float *rest_of_it = result + group * (width + 2);
+    attention_room s, more;
+    for (int i; (i = atomic_fetch_add_explicit(turn_of(c, op), 1, memory_order_relaxed)) < p->run_count;) {
+        const attention_part part = part_of(c, op, p->runs[i].row, p->runs[i].count, p->runs[i].kv_head);
+        const int64_t oldest = oldest_seen(part.position, part.window), newest = part.position + part.count - 1;
+        attention_lay_out(scratch, part.count * group, width, &s);
+        attend_span(&part, oldest / RL_BLOCK_TOKENS, newest / RL_BLOCK_TOKENS + 1, &s);
+        finish_rows(&part, &s);
+    }
+    attention_lay_out(scratch, group, width, &s);
     for (int i = p->starts[place]; i < p->starts[place + 1]; i++) {
         const piece *it = &p->pieces[i];
-        const int64_t position = c->step->positions[it->row];
-        const float *q = in->data + it->row * in->stride + it->kv_head * group * dim;
-        for (int g = 0; g < group; g++) {
-            for (int d = 0; d < dim; d++) query[g * width + d] = q[g * dim + d] * op->softmax_scale;
-            for (int d = dim; d < width; d++) query[g * width + d] = 0.0f;
-        }
-        const attention_part part = {
-            op, c->step->block_tables + c->step->row_sequence[it->row] * c->step->table_stride,
-            c->program->cache_blocks, it->kv_head, group, width, oldest_seen(position, window), position};
-        float *to = it->partial < 0 ? result : c->partials + it->partial * (int64_t)c->program->max_partial;
-        attend_blocks(&part, query, it->first, it->last, to, rest_of_it);
-        if (it->partial < 0)
-            finish_heads(op, to, group, width, out->data + it->row * out->stride + it->kv_head * group * dim);
+        const attention_part part = part_of(c, op, it->row, 1, it->kv_head);
+        attention_room own = s;
+        if (it->partial >= 0) use_partial(c, op, it->partial, &own);
+        attend_span(&part, it->first, it->last, &own);
+        if (it->partial < 0) finish_rows(&part, &own);
     }
     if (!p->cut) return;
     meet(c->barrier, team);
@@ -260,29 +264,19 @@ static void run_attend(const context *c, const rl_op *op, int place, int team) {
         int end = i + 1;
         while (end < p->starts[team] && p->pieces[end].whole_index == p->pieces[i].whole_index) end++;
         if (end - i > 1 && turn++ % team == place) {
-            const piece *it = &p->pieces[i];
-            float *sum = c->partials + it->partial * (int64_t)c->program->max_partial;
-            float *top = sum + group * width, *weight = top + group;
+            use_partial(c, op, p->pieces[i].partial, &s);
             for (int other = i + 1; other < end; other++) {
-                const float *more = c->partials + p->pieces[other].partial * (int64_t)c->program->max_partial;
-                const float *more_top = more + group * width, *more_weight = more_top + group;
-                for (int g = 0; g < group; g++) {
-                    const float peak = top[g] > more_top[g] ? top[g] : more_top[g];
-                    const float a = expf(top[g] - peak), b = expf(more_top[g] - peak);
-                    for (int d = 0; d < width; d++)
-                        sum[g * width + d] = a * sum[g * width + d] + b * more[g * width + d];
-                    weight[g] = a * weight[g] + b * more_weight[g];
-                    top[g] = peak;
-                }
+                use_partial(c, op, p->pieces[other].partial, &more);
+                join_piece(&s, &more, group, width);
             }
-            finish_heads(op, sum, group, width, out->data + it->row * out->stride + it->kv_head * group * dim);
+            const attention_part part = part_of(c, op, p->pieces[i].row, 1, p->pieces[i].kv_head);
+            finish_rows(&part, &s);
         }
         i = end;
     }
 }
 
 static void run_activate(const context *c, const rl_op *op, int place, int team) {
-    if (op > c->program->ops && applied_by(c, op - 1, c->step->rows) == op) return;
     const rl_buffer *in = buffer_of(c, op->in), *out = buffer_of(c, op->out);
     const int64_t chunks = (op->size + 15) / 16, total = chunks * c->step->rows;
     const int64_t last = share(total, place + 1, team);
@@ -311,6 +305,7 @@ RL_INLINE int leaves_all_ready(const context *c, const rl_op *op, int rows) {
 
 static void run_op(const context *c, const rl_op *op, int place, int team) {
     const int rows = op->sampled ? c->step->samples : c->step->rows;
+    if (op > c->program->ops && applied_by(c, op - 1, rows) == op) return;
     switch (op->kind) {
     case RL_OP_EMBED: run_embed(c, op, place, team); break;
     case RL_OP_ROTATION: run_rotation(c, op, place, team); break;

@@ -65,13 +65,12 @@ static int64_t lay_out(const rl_program *p, uint8_t *base, context *c) {
     c->wide_bytes = ROUND64(64 * features);
     TAKE(wide, uint8_t, c->wide_bytes * p->max_threads);
     TAKE(angles, float, (int64_t)p->rotations * p->max_rows * p->rotation_stride);
-    c->scratch_floats = ROUND64(RL_BLOCK_TOKENS * RL_MAX_HEAD +
-                                RL_MAX_GROUP * RL_CHUNK_BLOCKS * RL_BLOCK_TOKENS + 2 * p->max_partial);
+    c->scratch_floats = 0;
     for (int i = 0; i < p->op_count; i++) {
         const rl_op *op = &p->ops[i];
         if (op->kind != RL_OP_ATTEND) continue;
         const int group = op->heads / op->kv_heads;
-        const int64_t floats = ROUND64(flash_floats(flash_queries(group) * group, flash_width(op->head_dim)));
+        const int64_t floats = ROUND64(attention_floats(flash_queries(group) * group, attention_width(op->head_dim)));
         if (floats > c->scratch_floats) c->scratch_floats = floats;
     }
     TAKE(scratch, float, c->scratch_floats * p->max_threads);

@@ -14,6 +14,7 @@
 #define RL_CHUNK_BLOCKS 8    /* cache blocks that attention hands to one thread at least */
 #define RL_ROW_PADDING 32    /* rows that the matrix unit takes at once: inputs have room for as many more */
 #define RL_MAX_HEAD 512
+#define RL_HEAD_FEATURES 32  /* attention rounds heads up to as many: two tiles */
 #define RL_MAX_GROUP 64      /* query heads that share a KV head */
 
 enum {
@@ -126,7 +127,7 @@ typedef struct {
     int32_t rotation_stride;    /* floats of one row's angles in one table */
     int32_t max_rows, max_threads;
     int32_t max_features;       /* widest input of a linear, padded */
-    int32_t max_partial;        /* floats of a KV head's partial result: group * (head_dim + 2) */
+    int32_t max_partial;        /* floats of a KV head's partial result: group * (attention_width + 2) */
     int32_t max_samples;        /* rows of logits */
 } rl_program;
 
