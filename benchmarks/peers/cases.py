@@ -19,15 +19,21 @@ CASES = (
     Case("decode", 64, batch=32, tokens=8, every=3),
 )
 QUICK_CASES = (Case("prefill", 512), Case("decode", 64))
+#: The end of the names of operators that multiply the cache.
+ATTENTION_CORE = ".attention.core"
 LARGEST_BATCH = max(case.batch for case in CASES)
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one run of a case costs at least: bytes to read (weights once, the cache once) and FLOPs."""
+    """What one run of a case costs at least: bytes to read (weights once, the cache once) and FLOPs.
+
+    ``attention_flops`` are those of ``flops`` that multiply the cache, whatever the weights are.
+    """
 
     read_bytes: float
     flops: float
+    attention_flops: float
 
 
 def need(spec: ModelSpec, case: Case, *, kv_dtype: str) -> Need:
@@ -36,6 +42,7 @@ def need(spec: ModelSpec, case: Case, *, kv_dtype: str) -> Need:
     return Need(
         read_bytes=float(sum(op.total.weight_bytes + op.total.kv_read_bytes for op in ops)),
         flops=float(sum(op.total.flops for op in ops)),
+        attention_flops=float(sum(op.total.flops for op in ops if op.name.endswith(ATTENTION_CORE))),
     )
 
 

@@ -16,9 +16,9 @@ from rooflens.measure.statistics import Summary, median, summarize
 class Row:
     """One engine, one weights, one case. ``ratio``: how many times as fast Rooflens was, round by round.
 
-    ``mbu``: bytes that must be read / time / bandwidth probed around the sample. ``mfu``: FLOPs / time /
-    matrix rate probed before it (prefill alone). ``disturbed``: samples left out because other work ran.
-    ``counts``: False where the form's quality on real weights was measured and is below the limits.
+    ``mbu``: bytes that must be read / time / bandwidth probed around the sample. ``mfu``: least time of the
+    FLOPs at the matrix rates probed before it / time (prefill alone). ``disturbed``: samples left out because other
+    work ran. ``counts``: False where the form's quality on real weights was measured and is below the limits.
     """
 
     engine: str
@@ -66,6 +66,13 @@ def paired_ratios(theirs: Iterable[Mapping[str, Any]], ours: Mapping[int, Mappin
     return [s["seconds"] / ours[s["round"]]["seconds"] for s in theirs if s["round"] in ours]
 
 
+def least_s(need: Mapping[str, float], sample: Mapping[str, Any]) -> float:
+    """Seconds of the case's FLOPs at the rates probed before it; attention's at the cache's, where probed."""
+    attention = need.get("attention_flops", 0.0)
+    rate: float = sample["gemm_flops_per_s"]
+    return (need["flops"] - attention) / rate + attention / (sample.get("attention_flops_per_s") or rate)
+
+
 def _row(
     facts: Mapping[str, Any],
     case: Case,
@@ -77,9 +84,7 @@ def _row(
         return None
     need = facts["needs"].get(case.name)
     ratios = paired_ratios(quiet, ours)
-    mfu = [
-        need["flops"] / s["seconds"] / s["gemm_flops_per_s"] for s in quiet if need and s["gemm_flops_per_s"]
-    ]
+    mfu = [least_s(need, s) / s["seconds"] for s in quiet if need and s["gemm_flops_per_s"]]
     return Row(
         engine=quiet[0]["engine"],
         label=facts["label"],

@@ -20,7 +20,10 @@ TRIES = 4
 
 @dataclass(frozen=True)
 class Sample:
-    """One engine, one case, one round. ``read_bytes_per_s`` is the mean of the probes before and after."""
+    """One engine, one case, one round. ``read_bytes_per_s`` is the mean of the probes before and after.
+
+    Of the matrix rates, probed before prompts alone, the first is that of the weights' multiplies.
+    """
 
     engine: str
     weights: str
@@ -29,6 +32,7 @@ class Sample:
     seconds: float
     read_bytes_per_s: float
     gemm_flops_per_s: float | None
+    attention_flops_per_s: float | None
     others_cores: float | None
     stolen_share: float | None
     disturbed: bool
@@ -51,11 +55,12 @@ class Measured(Protocol):
 class Instruments:
     """What is read around each sample.
 
-    ``watch(engine)`` starts a watch and returns how to stop it; ``settle`` waits until the machine is quiet.
+    ``gemm``: matrix rates of the weights' multiplies and of attention's. ``watch(engine)`` starts a watch and
+    returns how to stop it; ``settle`` waits until the machine is quiet.
     """
 
     bandwidth: Callable[[], float]
-    gemm: Callable[[], float] | None
+    gemm: Callable[[], tuple[float, float]] | None
     watch: Callable[[str], Callable[[], Others | None]]
     settle: Callable[[], None]
 
@@ -151,7 +156,8 @@ def _attempt(
 ) -> tuple[Sample, float]:
     if before is None:
         before = instruments.bandwidth()
-    gemm = instruments.gemm() if instruments.gemm is not None and case.kind == "prefill" else None
+    probed = instruments.gemm is not None and case.kind == "prefill"
+    gemm, attention = instruments.gemm() if instruments.gemm is not None and probed else (None, None)
     stop = instruments.watch(name)
     worker.wake()
     try:
@@ -168,6 +174,7 @@ def _attempt(
         seconds=seconds,
         read_bytes_per_s=(before + after) / 2,
         gemm_flops_per_s=gemm,
+        attention_flops_per_s=attention,
         others_cores=None if others is None else others.cores,
         stolen_share=None if others is None else others.stolen_share,
         disturbed=others is not None and not others.quiet,

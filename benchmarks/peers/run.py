@@ -34,6 +34,8 @@ Tell = Callable[[str], None]
 
 TURN_S = 1.0
 """After a lock is given back, others get this long to take it."""
+#: What attention of prompts is multiplied in.
+_ATTENTION_DTYPE = "bf16"
 #: Formats whose prefill is held against another matrix rate than bf16's.
 _GEMM_DTYPES = {"int8": "int8"}
 
@@ -223,12 +225,18 @@ def _measure(
     read = stack.enter_context(ReadProbe(threads=options.threads))
     gemm_dtype = _GEMM_DTYPES.get(weights, "bf16")
     gemm = GemmProbe(shapes_of(plain).linears, threads=options.threads)
+
+    def matrix_rates() -> tuple[float, float]:
+        own = gemm.flops_per_s(gemm_dtype)
+        return own, own if gemm_dtype == _ATTENTION_DTYPE else gemm.flops_per_s(_ATTENTION_DTYPE)
+
+    rates: Callable[[], tuple[float, float]] | None = matrix_rates
     try:
-        gemm.prepare(gemm_dtype)
-        rate = lambda: gemm.flops_per_s(gemm_dtype)  # noqa: E731
+        for dtype in {gemm_dtype, _ATTENTION_DTYPE}:
+            gemm.prepare(dtype)
     except TimingError as error:
         tell(str(error))
-        rate = None
+        rates = None
     results.document["probes"][weights] = {
         "read": read.reader,
         "gemm": gemm.methods,
@@ -236,7 +244,7 @@ def _measure(
     }
     instruments = Instruments(
         bandwidth=read.bytes_per_s,
-        gemm=rate,
+        gemm=rates,
         watch=lambda name: Watch((workers[name].group,)).stop,
         settle=wait_until_quiet,
     )

@@ -14,7 +14,7 @@ from benchmarks.peers import checks, quality
 from benchmarks.peers.__main__ import known_formats, main, slug
 from benchmarks.peers.cases import CASES, need, tokens_per_s
 from benchmarks.peers.chart import write_charts
-from benchmarks.peers.compare import paired_ratios, rows
+from benchmarks.peers.compare import least_s, paired_ratios, rows
 from benchmarks.peers.engines import ENGINES, OURS, find_engines, form_of_file
 from benchmarks.peers.install import ENVIRONMENTS
 from benchmarks.peers.needs import needs_of
@@ -56,7 +56,7 @@ class FakeWorker:
 def instruments(others: Callable[[], Others | None] = lambda: QUIET, **changes: Any) -> Instruments:
     given: dict[str, Any] = {
         "bandwidth": lambda: 50e9,
-        "gemm": lambda: 1e12,
+        "gemm": lambda: (2e12, 1e12),
         "watch": lambda name: others,
         "settle": lambda: None,
     }
@@ -131,7 +131,7 @@ def test_an_engine_that_fails_costs_only_itself() -> None:
 
 def test_matrix_rate_is_probed_for_prompts_alone() -> None:
     prefill, decode = Case("prefill", 512), Case("decode", 64)
-    assert run({"a": FakeWorker(1.0)}, case=prefill)[0][0].gemm_flops_per_s == 1e12
+    assert run({"a": FakeWorker(1.0)}, case=prefill)[0][0].gemm_flops_per_s == 2e12
     assert run({"a": FakeWorker(1.0)}, case=decode)[0][0].gemm_flops_per_s is None
 
 
@@ -152,6 +152,24 @@ def test_others_are_what_no_process_of_ours_used() -> None:
     assert not stolen.quiet
 
 
+def test_attention_counts_at_its_own_matrix_rate() -> None:
+    need = {"flops": 5e12, "attention_flops": 1e12}
+    both = {"gemm_flops_per_s": 2e12, "attention_flops_per_s": 1e12}
+    assert least_s(need, both) == pytest.approx(3.0)
+    assert least_s({"flops": 5e12}, {"gemm_flops_per_s": 2e12}) == pytest.approx(2.5)
+
+
+def test_attention_flops_are_those_over_the_cache() -> None:
+    spec = read_model("qwen2.5-0.5b-instruct")
+    short, long = (need(spec, Case("prefill", tokens), kv_dtype="bf16") for tokens in (512, 1024))
+    weights = [each.flops - each.attention_flops for each in (short, long)]
+    # Twice the tokens through the layers, but one row of logits in both.
+    head = 2 * spec.vocab_size * 896
+    assert weights[1] - head == pytest.approx(2 * (weights[0] - head))
+    # Half of the square: tokens see themselves and what is before them.
+    assert short.attention_flops == pytest.approx(24 * 14 * 4 * 64 * 512 * 513 / 2, rel=0.02)
+
+
 def test_ratios_are_paired_by_round() -> None:
     ours = {0: {"seconds": 1.0}, 2: {"seconds": 4.0}}
     theirs = [{"round": 0, "seconds": 2.0}, {"round": 1, "seconds": 9.0}, {"round": 2, "seconds": 6.0}]
@@ -165,7 +183,7 @@ def document(tmp_path: Path) -> dict[str, Any]:
         "label": "bf16",
         "kv_dtype": "bf16",
         "versions": {"x": "1"},
-        "needs": {case.name: {"read_bytes": 1e9, "flops": 1e9}},
+        "needs": {case.name: {"read_bytes": 1e9, "flops": 1e9, "attention_flops": 0.0}},
         "check": {"prompts": 12, "equal": 1.0, "gap": 0.0, "error": None, "limit": 0.05, "passed": True},
     }
     for engine in (OURS, "llama.cpp"):
@@ -173,7 +191,9 @@ def document(tmp_path: Path) -> dict[str, Any]:
     seconds = {OURS: [0.02, 0.04, 0.02], "llama.cpp": [0.03, 0.06, 0.03]}
     for engine, times in seconds.items():
         for number, value in enumerate(times):
-            results.keep(Sample(engine, "bf16", case.name, number, value, 50e9, None, 0.0, 0.0, number == 2))
+            results.keep(
+                Sample(engine, "bf16", case.name, number, value, 50e9, None, None, 0.0, 0.0, number == 2)
+            )
     results.document["probes"]["bf16"] = {"gemm_dtype": "bf16"}
     results.leave_out("vLLM CPU", "*", "cannot be installed: no wheel")
     results.finish_round("bf16")
