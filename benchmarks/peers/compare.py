@@ -18,7 +18,8 @@ class Row:
 
     ``mbu``: bytes that must be read / time / bandwidth probed around the sample. ``mfu``: least time of the
     FLOPs at the matrix rates probed before it / time (prefill alone). ``disturbed``: samples left out
-    because other work ran. ``counts``: False where the form's quality on real weights was measured and is below the limits.
+    because other work ran. ``counts``: False where the form's quality on real weights was measured and is
+    below the limits.
     """
 
     engine: str
