@@ -198,24 +198,34 @@ static void emit_block(const rl_linear *linear, const rl_output *out, const tile
     }
 }
 
+/* Gates of a thread's share and then what they gate, so that each is one stream; until then a gate lies where its
+ * product goes. */
+static void multiply_gated(const rl_linear *linear, const rl_input *in, int64_t rows, const rl_output *out, int place,
+                           int team) {
+    const rl_segment *segment = linear->segment;
+    const int64_t gates = out->gated / RL_TILE, first = share(gates, place, team), last = share(gates, place + 1, team);
+    for (int is_up = 0; is_up < 2; is_up++)
+        for (int64_t tile = first; tile < last; tile++) {
+            const uint8_t *data = segment->data + (is_up ? gates + tile : tile) * segment->tile_bytes;
+            for (int64_t row = 0; row < rows; row += RL_ROWS_AT_ONCE) {
+                vf sum[RL_ROWS_AT_ONCE];
+                const int some = rows - row < RL_ROWS_AT_ONCE ? (int)(rows - row) : RL_ROWS_AT_ONCE;
+                tile_rows(segment->format, data, in, row, some, sum);
+                for (int r = 0; r < some; r++) {
+                    float *y = (float *)out->y + (row + r) * out->y_stride + RL_TILE * tile;
+                    if (linear->bias) sum[r] += vf_load(linear->bias + (is_up ? out->gated : 0) + RL_TILE * tile);
+                    if (is_up) sum[r] *= activated(out->activation, vf_load(y));
+                    vf_store(y, sum[r]);
+                }
+            }
+        }
+}
+
 /* Rows times single tiles, each thread its share of them. */
 static void multiply_by_dots(const rl_linear *linear, const rl_input *in, int64_t rows, const rl_output *out,
                              int place, int team) {
     if (out->gated) {
-        _Alignas(64) float block[RL_ROWS_AT_ONCE * PANEL_FEATURES];
-        const int64_t gates = out->gated / RL_TILE, last = share(gates, place + 1, team);
-        for (int64_t tile = share(gates, place, team); tile < last; tile++) {
-            const tile_pair pair = find_pair(linear, out, tile);
-            for (int64_t row = 0; row < rows; row += RL_ROWS_AT_ONCE) {
-                vf sum[RL_ROWS_AT_ONCE];
-                const int some = rows - row < RL_ROWS_AT_ONCE ? (int)(rows - row) : RL_ROWS_AT_ONCE;
-                for (int n = 0; n < PANEL_TILES; n++) {
-                    tile_rows(pair.segment->format, tile_of(&pair, n), in, row, some, sum);
-                    for (int r = 0; r < some; r++) vf_store(block + r * PANEL_FEATURES + n * RL_TILE, sum[r]);
-                }
-                emit_block(linear, out, &pair, row, some, block);
-            }
-        }
+        multiply_gated(linear, in, rows, out, place, team);
         return;
     }
     for (int s = 0; s < linear->segments; s++) {

@@ -289,8 +289,8 @@ RL_INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 /* Ask for what follows `here` in a stream. The hardware's prefetchers stop at a page's end, and see nothing in
  * time where there is much to compute on each byte. The second cache takes many more requests at once than the
  * first, so it is asked far ahead and the first nearer: measured, docs/runtime.md. */
-#define RL_FAR 8192
-#define RL_NEAR 2048
+#define RL_FAR 16384
+#define RL_NEAR 4096
 RL_INLINE void ask_ahead(const uint8_t *here) {
     __builtin_prefetch(here + RL_FAR, 0, 2);
     __builtin_prefetch(here + RL_NEAR, 0, 3);
