@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from rooflens.errors import InputError, RooflensError  # noqa: E402
-from rooflens.runtime.ranking import columns_at, highest_column, highest_scores, running_count  # noqa: E402
+from rooflens.runtime.ranking import columns_at, highest, highest_column, highest_scores, running_count  # noqa: E402
 from rooflens.runtime.sampler import sample  # noqa: E402
 from rooflens.runtime.sampling import LOWEST_LOGPROB, SamplerState, SamplingParams  # noqa: E402
 
@@ -213,6 +213,7 @@ def test_ranking_is_the_order_of_scores(rows: int, columns: int, seed: int, leve
     width = int(torch.randint(1, columns + 1, (1,), generator=generator))
     order = torch.sort(scores, dim=-1, descending=True, stable=True)
     assert torch.equal(highest_column(scores), order.indices[:, 0])
+    assert highest(scores) == (order.indices[:, 0].tolist(), order.values[:, 0].tolist())
     highest = highest_scores(scores, width)
     assert torch.equal(highest, order.values[:, :width])
     for place in range(width):

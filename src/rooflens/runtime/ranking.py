@@ -17,6 +17,16 @@ def highest_column(scores: Tensor) -> Tensor:
     return torch.from_numpy(scores.numpy().argmax(axis=-1))
 
 
+def highest(scores: Tensor) -> tuple[list[int], list[float]]:
+    """(columns, scores) of the highest of each row, as ``highest_column`` has them; a NaN is highest."""
+    columns = highest_column(scores)
+    if scores.device.type != "cpu":
+        return columns.tolist(), scores.gather(1, columns[:, None])[:, 0].tolist()
+    listed: list[int] = columns.tolist()
+    rows = scores.numpy()
+    return listed, [float(rows[row, column]) for row, column in enumerate(listed)]
+
+
 def highest_scores(scores: Tensor, width: int) -> Tensor:
     """The ``width`` highest of each row, highest first: [rows, width]."""
     return torch.topk(scores, width, dim=-1).values

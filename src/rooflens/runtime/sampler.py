@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from rooflens.errors import RooflensError
 from rooflens.runtime.draw import draw_row, draw_rows
-from rooflens.runtime.ranking import highest_column
+from rooflens.runtime.ranking import highest
 from rooflens.runtime.sampling import LOWEST_LOGPROB, SampledToken, SamplerState
 
 
@@ -42,13 +43,13 @@ def _sample(logits: Tensor, states: Sequence[SamplerState]) -> list[SampledToken
 
 def _highest(logits: Tensor) -> list[int]:
     """The column of each row's highest logit. Raises RooflensError where a row is not a number."""
-    chosen = highest_column(logits)
-    # argmax puts NaN above every number, so the chosen logits tell.
-    if bool(torch.isnan(logits.gather(1, chosen[:, None])).any()):
+    chosen, scores = highest(logits)
+    # NaN is put above every number, so the chosen logits tell.
+    if any(map(math.isnan, scores)):
         raise RooflensError(
             "the model's logits are not numbers", next="check the weights, or run in fp32 if they are fp16"
         )
-    return [int(column) for column in chosen.tolist()]
+    return chosen
 
 
 def _penalise(row: Tensor, state: SamplerState) -> None:
