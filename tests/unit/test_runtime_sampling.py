@@ -214,11 +214,11 @@ def test_ranking_is_the_order_of_scores(rows: int, columns: int, seed: int, leve
     order = torch.sort(scores, dim=-1, descending=True, stable=True)
     assert torch.equal(highest_column(scores), order.indices[:, 0])
     assert highest(scores) == (order.indices[:, 0].tolist(), order.values[:, 0].tolist())
-    highest = highest_scores(scores, width)
-    assert torch.equal(highest, order.values[:, :width])
+    ranked = highest_scores(scores, width)
+    assert torch.equal(ranked, order.values[:, :width])
     for place in range(width):
-        found = columns_at(scores, highest, torch.full((rows,), place))
+        found = columns_at(scores, ranked, torch.full((rows,), place))
         assert torch.equal(found, order.indices[:, place])
-        equal = scores == highest[:, place, None]
-        number = place - (highest > highest[:, place, None]).sum(dim=-1)
+        equal = scores == ranked[:, place, None]
+        number = place - (ranked > ranked[:, place, None]).sum(dim=-1)
         assert torch.equal(running_count(equal, number), found)
