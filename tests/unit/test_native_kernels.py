@@ -91,6 +91,23 @@ def test_every_format_multiplies_as_its_dequantised_weights(name: str) -> None:
 
 @needs_library
 @pytest.mark.parametrize("name", SETS)
+def test_groups_of_8_bits_lose_less_than_by_the_scale_of_their_largest_value(name: str) -> None:
+    rows, columns = 32, 512
+    weight = normal(rows, columns)
+    weight[0, :32], weight[1, 32:64] = 0.0, torch.eye(32)[3]
+    held = linear(load(name), [pack_rows(load(name), weight, Format.Q8_0, threads=1)], columns, None)
+    found = held.rows(torch.arange(rows), torch.float32).view(rows, -1, 32)
+    groups = weight.view(rows, -1, 32)
+    step = groups.abs().amax(-1, keepdim=True) / 127
+    plain = torch.where(step > 0, (groups / step).round() * step, groups)
+    errors, plain_errors = ((each - groups).square().sum(-1) for each in (found, plain))
+    # A scale is rounded to fp16, which moves no level by more than a sixteenth of a step.
+    assert (errors <= 1.3 * plain_errors + groups.square().sum(-1) * 2**-22).all()
+    assert errors.sum() < 0.9 * plain_errors.sum()
+
+
+@needs_library
+@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("kind", GGUF_FORMATS)
 def test_ggml_blocks_are_repacked_without_loss(name: str, kind: str) -> None:
     library, (rows, columns) = load(name), (37, 512)
