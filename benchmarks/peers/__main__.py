@@ -19,7 +19,7 @@ from benchmarks.peers.model_files import DEFAULT_SHAPE
 from benchmarks.peers.results import Results
 from benchmarks.peers.run import Options, run
 from benchmarks.peers.table import write_table
-from rooflens.hardware.local_cpu import read_cpu
+from rooflens.hardware.local_cpu import CpuInfo, read_cpu
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROUNDS, QUICK_ROUNDS = 9, 3
@@ -58,7 +58,7 @@ def main(
     cpu = read_cpu()
     threads = threads or cpu.usable_cores or 1
     cases = QUICK_CASES if quick else CASES
-    out = out or RESULTS / f"peers-{slug(shape)}-{slug(cpu.name or platform.machine())}-{threads}t.json"
+    out = out or RESULTS / f"peers-{slug(shape)}-{processor_slug(cpu)}-{threads}t.json"
     results = Results.open(out, shape=shape, threads=threads)
     if not show:
         options = Options(
@@ -89,6 +89,12 @@ def known_formats(text: str) -> tuple[str, ...]:
 def slug(text: str) -> str:
     """A name as part of a file's name."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower().replace("(r)", "")).strip("-")
+
+
+def processor_slug(cpu: CpuInfo) -> str:
+    """A processor as part of a file's name, its family and model behind the name where they are known."""
+    name = slug(cpu.name or platform.machine())
+    return name if cpu.family is None else f"{name}-f{cpu.family}m{cpu.model}"
 
 
 def tell(text: str) -> None:

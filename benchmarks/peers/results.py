@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,12 @@ from rooflens.measure.environment import fingerprint
 from rooflens.measure.storage import save_json
 
 SCHEMA = "rooflens.benchmark.peers/1"
+
+
+def processor(machine: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """(name, family, model) of a fingerprint: virtual machines give processors of any age the same name."""
+    cpu = machine["cpu"]
+    return cpu["name"], cpu.get("family"), cpu.get("model")
 
 
 class Results:
@@ -41,8 +48,8 @@ class Results:
             return cls(path, document)
         document = json.loads(path.read_text(encoding="utf-8"))
         found = (document.get("schema"), document.get("shape"), document.get("threads"),
-                 document["machine"]["cpu"]["name"])  # fmt: skip
-        wanted = (SCHEMA, shape, threads, machine["cpu"]["name"])
+                 *processor(document["machine"]))  # fmt: skip
+        wanted = (SCHEMA, shape, threads, *processor(machine))
         if found != wanted:
             raise SystemExit(f"{path} is of another run ({found}, not {wanted}): name another with --out")
         return cls(path, document)

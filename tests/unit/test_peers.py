@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import checks, quality
-from benchmarks.peers.__main__ import known_formats, main, slug
+from benchmarks.peers.__main__ import known_formats, main, processor_slug, slug
 from benchmarks.peers.cases import CASES, need, tokens_per_s
 from benchmarks.peers.chart import write_charts
 from benchmarks.peers.compare import least_s, paired_ratios, rows
@@ -24,6 +25,7 @@ from benchmarks.peers.rounds import TRIES, Failure, Instruments, Sample, run_cas
 from benchmarks.peers.surroundings import Others, others_between
 from benchmarks.peers.table import markdown
 from benchmarks.peers.worker_process import WorkerError
+from rooflens.hardware.local_cpu import read_cpu
 from rooflens.measure.activity import Snapshot
 from rooflens.models.read import read_model
 
@@ -170,6 +172,15 @@ def test_attention_flops_are_those_over_the_cache() -> None:
     assert short.attention_flops == pytest.approx(24 * 14 * 4 * 64 * 512 * 513 / 2, rel=0.02)
 
 
+def test_a_result_of_another_processor_is_not_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    results = Results.open(path, shape="tiny", threads=2)
+    results.document["machine"]["cpu"]["model"] = 999
+    path.write_text(json.dumps(results.document), encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"of another run .*999.*: name another with --out"):
+        Results.open(path, shape="tiny", threads=2)
+
+
 def test_ratios_are_paired_by_round() -> None:
     ours = {0: {"seconds": 1.0}, 2: {"seconds": 4.0}}
     theirs = [{"round": 0, "seconds": 2.0}, {"round": 1, "seconds": 9.0}, {"round": 2, "seconds": 6.0}]
@@ -289,6 +300,9 @@ def test_engines_and_formats_are_known_by_name() -> None:
     with pytest.raises(SystemExit, match="no such weights: int3"):
         known_formats("bf16,int3")
     assert slug("Intel(R) Xeon(R) Processor") == "intel-xeon-processor"
+    cpu = dataclasses.replace(read_cpu(), name="AMD EPYC", family=26, model=2)
+    assert processor_slug(cpu) == "amd-epyc-f26m2"
+    assert processor_slug(dataclasses.replace(cpu, family=None)) == "amd-epyc"
     environments = {environment.name for environment in ENVIRONMENTS}
     assert {engine.environment for engine in ENGINES} <= {"", *environments}
     workers = ROOT / "benchmarks" / "peers" / "workers"
