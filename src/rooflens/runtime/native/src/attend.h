@@ -100,14 +100,14 @@ RL_INLINE int64_t oldest_seen(int64_t position, int window) {
     return window && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* Ask for the block at element `at`. */
+/* Ask for the block at element `at`, into the second cache: what is worked on fills the first. */
 RL_INLINE void prefetch_block(const void *cache, int type, int64_t at, int dim) {
     const int64_t size = type == RL_KV_F32 ? 4 : type == RL_KV_BF16 ? 2 : 1;
     const uint8_t *first = (const uint8_t *)cache + at * size;
     for (int64_t line = 0; line < RL_BLOCK_TOKENS * dim * size; line += 64) __builtin_prefetch(first + line, 0, 2);
 }
 
-/* Queries `first` to `first + count` of a run of rows, as one KV head's group of heads has them. */
+/* `count` rows one behind the other in a sequence, as one KV head's group of heads has them. */
 typedef struct {
     const rl_op *op;
     const int64_t *table;

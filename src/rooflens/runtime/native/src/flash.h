@@ -200,7 +200,7 @@ static void attend_chunks(const attention_part *part, int64_t first, int64_t las
         for (int r = 0; r < rows; r++) {
             const int64_t position = part->position + r / group, oldest = oldest_seen(position, part->window);
             const int low = oldest > at ? (int)(oldest - at < count ? oldest - at : count) : 0;
-            const int high = position + 1 - at < count ? (int)(position + 1 - at) : count;
+            const int high = position + 1 - at < tokens ? (int)(position + 1 - at) : tokens;
             weigh(type, op->softcap, s->scores + r * FLASH_TOKENS, count, low, high, s->weights + r * value_words,
                   s->result + r * width, width, &s->top[r], &s->weight[r]);
         }
