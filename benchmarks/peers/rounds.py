@@ -156,8 +156,9 @@ def _attempt(
 ) -> tuple[Sample, float]:
     if before is None:
         before = instruments.bandwidth()
-    probed = instruments.gemm is not None and case.kind == "prefill"
-    gemm, attention = instruments.gemm() if instruments.gemm is not None and probed else (None, None)
+    gemm, attention = (None, None)
+    if instruments.gemm is not None and case.kind == "prefill":
+        gemm, attention = instruments.gemm()
     stop = instruments.watch(name)
     worker.wake()
     try:

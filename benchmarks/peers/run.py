@@ -232,7 +232,7 @@ def _measure(
 
     rates: Callable[[], tuple[float, float]] | None = matrix_rates
     try:
-        for dtype in {gemm_dtype, _ATTENTION_DTYPE}:
+        for dtype in dict.fromkeys((gemm_dtype, _ATTENTION_DTYPE)):
             gemm.prepare(dtype)
     except TimingError as error:
         tell(str(error))

@@ -10,9 +10,11 @@
 #include "attend.h"
 #include "panels.h"
 
-#define FLASH_TOKENS 128 /* of a chunk, whole panels */
+#define FLASH_TOKENS (RL_CHUNK_BLOCKS * RL_BLOCK_TOKENS) /* of a chunk: pieces are cut there too */
 #define FLASH_ROWS 192    /* queries times heads of the group, about */
 #define FLASH_LEAST 4    /* rows of a sequence from which they are taken together */
+
+_Static_assert(RL_HEAD_FEATURES == PANEL_FEATURES && FLASH_TOKENS % PANEL_FEATURES == 0, "whole panels");
 
 RL_INLINE int flash_queries(int group) { return group < FLASH_ROWS ? FLASH_ROWS / group : 1; }
 
