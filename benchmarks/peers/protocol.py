@@ -12,11 +12,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TextIO
 
 #: Tokens of one prompt chunk, where an engine lets us choose.
 CHUNK_TOKENS = 512
+#: Decode steps before those timed: a process that was just continued finds its code and threads cold, which
+#: costs up to two steps and is no part of a stream of tokens.
+WAKING_STEPS = 1
 #: Most tokens a sequence may hold in any case.
 LONGEST_TOKENS = 2304
 
@@ -127,7 +130,11 @@ def _dispatch(engine: Engine, request: dict[str, Any]) -> Any:
     if name == "greedy":
         return engine.greedy(request["tokens"], request["count"])
     case = Case(**request["case"])
-    return engine.ready(case) if name == "ready" else engine.run(case)
+    if name == "ready":
+        return engine.ready(case)
+    if case.kind == "decode":
+        engine.run(replace(case, tokens=WAKING_STEPS))
+    return engine.run(case)
 
 
 def _take_output() -> TextIO:

@@ -12,6 +12,9 @@ from rooflens.runtime.blocks.basic import Linear
 from rooflens.runtime.kernels.base import WeightHolding
 from rooflens.runtime.model import DecoderModel
 
+#: The component that matrices held a second time, as rows, are counted in.
+ROW_COPIES = "row copies"
+
 
 def head_holding(holding: WeightHolding) -> WeightHolding:
     """The head of an int4 model stays in 8 bits: a few per cent of time for most of the quality."""
@@ -47,6 +50,13 @@ def held_spec(spec: ModelSpec, model: DecoderModel, *, dtype: str, head_copied: 
             head=replace(spec.head, parts=parts),
             components=(*made.components, Component(HEAD_COPY, "other", 0, stored)),
             notes=(*made.notes, "the tied table is held twice: rows for the lookup, packed for the head"),
+        )
+    copied = sum(module.packed.copied_bytes for module in model.modules() if isinstance(module, Linear))
+    if copied:
+        made = replace(
+            made,
+            components=(*made.components, Component(ROW_COPIES, "other", 0, copied)),
+            notes=(*made.notes, "matrices are held twice: packed, and as rows for one token at a time"),
         )
     return made
 

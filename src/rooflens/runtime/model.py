@@ -67,16 +67,24 @@ class DecoderModel(nn.Module):
         for table in self._tables.values():
             table(first, self.context or 1, torch.empty(0, dtype=self.dtype, device=device))
 
+    def state(self, batch: StepBatch, cache: PagedKVCache) -> StepState:
+        """What a step carries through the layers."""
+        return StepState(batch, cache, self._tables, self.dtype)
+
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: PagedKVCache) -> Tensor:
         """Run one step; the cache receives its keys and values.
 
         Returns fp32 logits [rows of ``batch.sample_rows``, vocabulary]: the head runs for these only.
         """
-        state = StepState(batch, cache, self._tables, self.dtype)
+        state = self.state(batch, cache)
         hidden = self.embedding(batch.token_ids)
         for layer in self.layers:
             hidden = layer(hidden, state)
+        return self.logits(hidden, batch)
+
+    def logits(self, hidden: Tensor, batch: StepBatch) -> Tensor:
+        """fp32 logits of the rows to sample, from the last layer's output for all rows."""
         if batch.sample_rows.shape[0] != batch.tokens:
             hidden = hidden.index_select(0, batch.sample_rows)
         logits: Tensor = self.lm_head(self.final_norm(hidden)).float()

@@ -56,7 +56,8 @@ class StoredPart:
 class PackedLinear(ABC):
     """A weight [out_features, in_features] and its bias, in the layout that its multiply reads.
 
-    ``holding`` names the layout in reports; ``nbytes`` is what it occupies.
+    ``holding`` names the layout in reports; ``nbytes`` is what it occupies, ``copied_bytes`` the part of it
+    that holds the weight a second time, in another layout.
     """
 
     #: Whether ``rows`` gives rows back, so that a tied token table need not be held beside it.
@@ -66,6 +67,7 @@ class PackedLinear(ABC):
     out_features: int
     holding: str
     nbytes: int
+    copied_bytes: int = 0
 
     @abstractmethod
     def apply(self, x: Tensor) -> Tensor:

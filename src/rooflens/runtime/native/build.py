@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
 from rooflens.errors import RooflensError
+from rooflens.runtime.compile_cache import BUILD_LIMIT_S, alone, cache_folder, say
 from rooflens.runtime.native.instructions import InstructionSet
 
 #: The compiler to use instead of the first of ``_COMPILERS`` that is there.
@@ -26,19 +26,10 @@ _COMPILERS = ("gcc", "cc", "clang")  # torch's packages for Linux bring GNU's Op
 #: What is compiled by itself; everything else is included.
 UNITS = ("step.c", "pack.c", "library.c")
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-Wno-psabi")
-_TIMEOUT_S = 300
 
 
 class BuildError(RooflensError):
     """Why there is no library: no compiler, or what the compiler said."""
-
-
-def cache_folder() -> Path:
-    """Where libraries are kept: the user's cache, by the platform's convention."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "rooflens" / "native"
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "rooflens" / "native"
 
 
 def sources() -> dict[str, str]:
@@ -71,12 +62,12 @@ def library_path(instructions: InstructionSet, *, openmp: bool, extra: Iterable[
     command = compiler()
     flags = (*_FLAGS, *instructions.flags, *(("-fopenmp",) if openmp else ()), *extra)
     texts = sources()
-    path = cache_folder() / f"{instructions.name}-{_key(command, flags, texts)}.so"
+    path = cache_folder("native") / f"{instructions.name}-{_key(command, flags, texts)}.so"
     if path.is_file():
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path):
+        with alone(path.parent):
             if not path.is_file():
                 with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as folder:
                     os.replace(_compile(command, flags, texts, Path(folder), instructions.name), path)
@@ -89,26 +80,8 @@ def library_path(instructions: InstructionSet, *, openmp: bool, extra: Iterable[
     return path
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Nobody else builds in the folder of ``path`` meanwhile. Where there are no locks, both do the work, and
-    the last whole file stays."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(path.with_name("build.lock"))
-    try:
-        lock.acquire(timeout=_TIMEOUT_S)
-    except (Timeout, NotImplementedError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _key(command: tuple[str, ...], flags: tuple[str, ...], texts: dict[str, str]) -> str:
-    version = subprocess.run([*command, "--version"], capture_output=True, timeout=_TIMEOUT_S).stdout
+    version = subprocess.run([*command, "--version"], capture_output=True, timeout=BUILD_LIMIT_S).stdout
     parts = [*command, version.decode(errors="replace"), platform.machine(), *flags]
     parts += [part for name, text in texts.items() for part in (name, text)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -121,7 +94,7 @@ def _compile(
     for source, text in texts.items():
         (folder / source).write_text(text, encoding="utf-8")
     started = time.monotonic()
-    _say(f"compiling the C kernels for {name}, once for this machine")
+    say(f"compiling the C kernels for {name}, once for this machine")
     running = {
         unit: subprocess.Popen(
             [*command, *flags, "-c", unit, "-o", f"{unit}.o"],
@@ -135,13 +108,13 @@ def _compile(
     with ThreadPoolExecutor(len(running)) as waiters:
         said = {waiters.submit(process.communicate): unit for unit, process in running.items()}
         try:
-            for done, finished in enumerate(as_completed(said, timeout=_TIMEOUT_S), start=1):
+            for done, finished in enumerate(as_completed(said, timeout=BUILD_LIMIT_S), start=1):
                 unit = said[finished]
                 _check(running[unit].returncode, finished.result()[0])
                 elapsed = f"{done} of {len(running)} units, {time.monotonic() - started:.1f} s"
-                _say(f"{unit} is compiled ({elapsed})", for_people=True)
+                say(f"{unit} is compiled ({elapsed})", for_people=True)
         except TimeoutError:
-            raise BuildError(f"the C compiler did not end within {_TIMEOUT_S} s") from None
+            raise BuildError(f"the C compiler did not end within {BUILD_LIMIT_S} s") from None
         finally:
             for process in running.values():
                 process.kill()  # those that still run after a failure, an interrupt or too long a time
@@ -153,17 +126,10 @@ def _compile(
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=_TIMEOUT_S,
+        timeout=BUILD_LIMIT_S,
     )
     _check(linked.returncode, linked.stdout)
     return folder / "library.so"
-
-
-def _say(text: str, *, for_people: bool = False) -> None:
-    """A line on standard error: answers go to standard output. Whole lines, because a spinner may run there;
-    ``for_people``: only where somebody watches."""
-    if not for_people or sys.stderr.isatty():
-        print(f"rooflens: {text}", file=sys.stderr, flush=True)
 
 
 def _check(code: int, said: bytes) -> None:

@@ -15,7 +15,7 @@ from rooflens.runtime.native.formats import GGUF_FORMATS, format_of, takes_colum
 from rooflens.runtime.native.layout import MAX_SEGMENTS, Format
 from rooflens.runtime.native.library import load
 from rooflens.runtime.native.linear import NativeLinear, Part, pack_blocks, pack_rows
-from rooflens.runtime.native.memory import Pieces, Scratch
+from rooflens.runtime.native.memory import Scratch
 from rooflens.runtime.native.step import PROMPT_SETS, NativeSteps, most_rows
 from rooflens.runtime.native.threads import choose_threads, take
 
@@ -41,7 +41,6 @@ class NativeKernels(CpuKernels):
         self._fp32 = self.library.instructions in PROMPT_SETS if fp32 is None else fp32
         self._take_threads(None)
         self._scratch = Scratch()
-        self._pieces = Pieces()
         self._steps = f"one call in C for up to {most_rows(self.library)} tokens, once a model is loaded"
 
     def expect(self, model_bytes: int) -> None:
