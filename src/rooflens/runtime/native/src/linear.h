@@ -263,25 +263,27 @@ static void multiply_pair(const rl_linear *linear, const tile_pair *pair, const 
     const int format = pair->segment->format, bf16 = format == RL_BF16, plain = format == RL_F32 || bf16;
     const uint8_t *const data[PANEL_TILES] = {tile_of(pair, 0), tile_of(pair, 1)};
     const int64_t steps = bf16 ? in->padded / 2 : in->padded, x_stride = bf16 ? steps : in->x_stride;
-    const int64_t turns = plain ? steps / 4 : in->padded / RL_GROUP, blocks = (end - row + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    const int64_t parts = turns * (blocks < AHEAD_BLOCKS ? blocks : AHEAD_BLOCKS);
+    const int most_rows = plain ? BLOCK_ROWS : LEVEL_ROWS;
+    const int64_t turns = plain ? steps / 4 : in->padded / RL_GROUP, blocks = (end - row + most_rows - 1) / most_rows;
+    const int64_t asking = blocks < AHEAD_BLOCKS ? blocks : AHEAD_BLOCKS, parts = turns * asking;
     const int64_t lines = next->segment ? (next->segment->tile_bytes / 64 + parts - 1) / parts : 0;
     rl_ahead ahead = {{0}, lines};
     for (int n = 0; n < PANEL_TILES; n++) ahead.tile[n] = next->segment ? tile_of(next, n) : data[n];
-    rl_panel panel = {{0}, {0}, {0}};
+    rl_panel panel = {{0}, {0}, {0}, {0}};
     if (!plain) open_panel(format, data, in->padded, wide, &panel);
     for (int number = 0; row < end; number++) {
-        const int size = block_of(end - row, plain ? BLOCK_SIZES : LEVEL_SIZES);
+        const int size = plain ? block_of(end - row, block_rows, BLOCK_SIZES) : level_block_of(end - row);
+        const int some = plain ? block_rows[size] : level_rows[size];
         const float *x = bf16 ? (const float *)(in->narrow + row * in->padded) : in->x + row * in->x_stride;
-        if (number >= AHEAD_BLOCKS) ahead.lines = 0;
-        ask_for_places(out, pair, row, block_rows[size]);
+        if (number >= asking) ahead.lines = 0;
+        ask_for_places(out, pair, row, some);
         if (plain)
             plain_kernels[bf16 ? RL_X_BF16 : RL_X_F32][size](x, x_stride, data[0], data[1] - data[0], steps, block,
                                                              PANEL_FEATURES, 0, &ahead);
         else
-            level_kernels[scales_of(format)][size](in, row, &panel, block, &ahead);
-        emit_block(linear, out, pair, row, block_rows[size], block);
-        row += block_rows[size];
+            level_kernels[format][size](in, row, &panel, block, &ahead);
+        emit_block(linear, out, pair, row, some, block);
+        row += some;
         for (int n = 0; n < PANEL_TILES; n++) ahead.tile[n] += 64 * lines * turns;
     }
 }

@@ -46,27 +46,42 @@ RL_INLINE int needs_of(const rl_linear *linear, int64_t rows) {
     return needs;
 }
 
+/* Sixteen groups at a time, so that their sums and largest values are vectors' work. */
 RL_INLINE void prepare_levels(const rl_input *in, const float *x, int64_t r, const int fine) {
     const int64_t padded = in->padded, groups = padded / RL_GROUP;
-    for (int64_t g = 0; g < groups; g++) {
-        const vf both[2] = {vf_load(x + RL_GROUP * g), vf_load(x + RL_GROUP * g + 16)};
-        const float top = vf_top(vf_max(vf_abs(both[0]), vf_abs(both[1])));
-        const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
-        int32_t *sums = in->sums + 2 * (r * groups + g);
-        for (int half = 0; half < 2; half++) {
-            const vf scaled = both[half] * vf_set(inverse), whole = vf_round(scaled);
-            const int64_t at = r * padded + RL_GROUP * g + 16 * half;
-            *(vc16 *)(in->levels + at) = __builtin_convertvector(__builtin_convertvector(whole, vi), vc16);
-            /* Sums of whole numbers below 2^24 are exact in floats. */
-            sums[half] = (int32_t)vf_sum(whole);
-            if (fine) {
-                const vf rest = vf_min(vf_round((scaled - whole) * vf_set(256.0f)), vf_set(127.0f));
-                *(vc16 *)(in->fine + at) = __builtin_convertvector(__builtin_convertvector(rest, vi), vc16);
-                sums[half] = 256 * sums[half] + (int32_t)vf_sum(rest);
-            }
+    const float steps = fine ? 127.0f * 256.0f : 127.0f;
+    for (int64_t first = 0; first < groups; first += 16) {
+        const int count = groups - first < 16 ? (int)(groups - first) : 16;
+        vf top[16], half[2][16];
+        float inverse[16], scale[16], sum[2][16];
+        for (int i = 0; i < 16; i++) {
+            const float *group = x + RL_GROUP * (first + i);
+            top[i] = i < count ? vf_max(vf_abs(vf_load(group)), vf_abs(vf_load(group + 16))) : vf_set(0.0f);
+            half[0][i] = half[1][i] = vf_set(0.0f);
         }
-        in->scales[r * groups + g] = top / (fine ? 127.0f * 256.0f : 127.0f);
-        if (!fine) in->bases[r * groups + g] = -128 * (sums[0] + sums[1]);
+        const vf tops = top_each(top);
+        vf_store(inverse, vf_where((vi)(tops > vf_set(0.0f)), vf_set(127.0f) / tops, vf_set(0.0f)));
+        vf_store(scale, tops / vf_set(steps));
+        for (int i = 0; i < count; i++)
+            for (int h = 0; h < 2; h++) {
+                const int64_t at = RL_GROUP * (first + i) + 16 * h;
+                const vf scaled = vf_load(x + at) * vf_set(inverse[i]), whole = vf_round(scaled);
+                *(vc16 *)(in->levels + r * padded + at) = __builtin_convertvector(__builtin_convertvector(whole, vi), vc16);
+                half[h][i] = whole;
+                if (fine) {
+                    const vf rest = vf_min(vf_round((scaled - whole) * vf_set(256.0f)), vf_set(127.0f));
+                    *(vc16 *)(in->fine + r * padded + at) = __builtin_convertvector(__builtin_convertvector(rest, vi), vc16);
+                    half[h][i] = whole * vf_set(256.0f) + rest;
+                }
+            }
+        /* Sums of whole numbers below 2^24 are exact in floats. */
+        for (int h = 0; h < 2; h++) vf_store(sum[h], sum_each(half[h]));
+        for (int i = 0; i < count; i++) {
+            const int64_t g = r * groups + first + i;
+            in->scales[g] = scale[i];
+            for (int h = 0; h < 2; h++) in->sums[2 * g + h] = (int32_t)sum[h][i];
+            if (!fine) in->bases[g] = -128 * (in->sums[2 * g] + in->sums[2 * g + 1]);
+        }
     }
 }
 

@@ -2,8 +2,8 @@
  *
  * A thread takes one panel after another and goes over all rows with it, so that memory is read once for
  * all of them; meanwhile it asks for its next panel. A block's sums stay in registers over all input
- * features. Quantised panels are brought to 8 bits with 128 added, their scales to floats, in a buffer of
- * the thread's own; levels of 8 bits are read where they are.
+ * features. Levels of 5 and 6 bits are brought to 8 with 128 added, scales to floats, in a buffer of the
+ * thread's own; levels of 8 bits are read where they are, and tiles of 4 bits whole.
  */
 #ifndef ROOFLENS_PANELS_H
 #define ROOFLENS_PANELS_H
@@ -15,24 +15,24 @@
 #define PANEL_TILES 2
 #define PANEL_FEATURES (PANEL_TILES * RL_TILE)
 
-/* Rows of a block: 24 sums in 32 registers. In 8 bits 16 of them, since each group of 32 features has a
- * scale of its own, so that sums in whole numbers are added to others in floats. */
+/* Rows of a block: 24 sums in 32 registers. In 8 bits half as many rows, since each group of 32 features has a
+ * scale of its own, so that sums in whole numbers are added to others in floats; eight spill some. */
 #ifdef __AVX512F__
 #define BLOCK_ROWS 12
 #define LEVEL_ROWS 8
-#define LEVEL_SIZES 4
-#define EACH_LEVEL_BLOCK(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2) MAKE(__VA_ARGS__, 4) MAKE(__VA_ARGS__, 8)
-#define EACH_BLOCK(MAKE, ...) EACH_LEVEL_BLOCK(MAKE, __VA_ARGS__) MAKE(__VA_ARGS__, 12)
-static const int block_rows[] = {1, 2, 4, 8, 12};
+#define EACH_BLOCK(MAKE, ...) \
+    MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2) MAKE(__VA_ARGS__, 4) MAKE(__VA_ARGS__, 8) MAKE(__VA_ARGS__, 12)
+#define EACH_LEVEL_BLOCK(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2) MAKE(__VA_ARGS__, 4) MAKE(__VA_ARGS__, 6) MAKE(__VA_ARGS__, 8)
+static const int block_rows[] = {1, 2, 4, 8, 12}, level_rows[] = {1, 2, 4, 6, 8};
 #else
 #define BLOCK_ROWS 2
 #define LEVEL_ROWS 2
-#define LEVEL_SIZES 2
-#define EACH_LEVEL_BLOCK(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2)
-#define EACH_BLOCK EACH_LEVEL_BLOCK
-static const int block_rows[] = {1, 2};
+#define EACH_BLOCK(MAKE, ...) MAKE(__VA_ARGS__, 1) MAKE(__VA_ARGS__, 2)
+#define EACH_LEVEL_BLOCK EACH_BLOCK
+static const int block_rows[] = {1, 2}, level_rows[] = {1, 2};
 #endif
 #define BLOCK_SIZES (int)(sizeof block_rows / sizeof *block_rows)
+#define LEVEL_SIZES (int)(sizeof level_rows / sizeof *level_rows)
 
 /* What is asked for meanwhile: `lines` of 64 bytes of each tile with every four steps (or every group). */
 typedef struct {
@@ -127,10 +127,16 @@ static const plain_kernel plain_kernels[2][BLOCK_SIZES] = {
 #endif
 };
 
-/* The largest of the `sizes` first block sizes that `left` rows fill. */
-RL_INLINE int block_of(int64_t left, int sizes) {
-    while (block_rows[sizes - 1] > left) sizes--;
+/* The number of the largest of `sizes` sizes that `left` rows fill. */
+RL_INLINE int block_of(int64_t left, const int *size, int sizes) {
+    while (size[sizes - 1] > left) sizes--;
     return sizes - 1;
+}
+
+/* The same for levels: eight rows as the last ones, else six, whose sums all stay in registers. */
+RL_INLINE int level_block_of(int64_t left) {
+    const int size = block_of(left, level_rows, LEVEL_SIZES);
+    return level_rows[size] == 8 && left != 8 ? size - 1 : size;
 }
 
 /* As plain_block, for any number of rows. */
@@ -138,7 +144,7 @@ static void plain_rows(int type, const void *x, int64_t x_stride, int64_t rows, 
                        int64_t steps, float *to, int64_t to_stride, int add) {
     const rl_ahead nothing = {{w, w}, 0};
     for (int64_t row = 0; row < rows;) {
-        const int size = block_of(rows - row, BLOCK_SIZES);
+        const int size = block_of(rows - row, block_rows, BLOCK_SIZES);
         plain_kernels[type][size]((const float *)x + row * x_stride, x_stride, w, tile_bytes, steps,
                                   to + row * to_stride, to_stride, add, &nothing);
         row += block_rows[size];
@@ -150,7 +156,10 @@ static void plain_rows(int type, const void *x, int64_t x_stride, int64_t rows, 
 typedef struct {
     const uint8_t *tile[PANEL_TILES];
     const float *factor[PANEL_TILES], *second[PANEL_TILES];
+    const uint8_t *scales[PANEL_TILES]; /* of tiles that are read as they are stored */
 } rl_panel;
+
+RL_INLINE int is_widened(int format) { return level_bits(format) == 5 || level_bits(format) == 6; }
 
 enum { SCALE_ONLY, SCALE_AND_MINIMUM, SCALE_OF_HALVES };
 
@@ -158,9 +167,19 @@ RL_INLINE int scales_of(int format) {
     return format == RL_Q6_K ? SCALE_OF_HALVES : has_minimum(format) ? SCALE_AND_MINIMUM : SCALE_ONLY;
 }
 
-/* to[r][32] = rows `row` and on of the input's levels times the panel. */
-RL_INLINE void level_block(const int scaling, const int rows, const rl_input *in, int64_t row, const rl_panel *panel,
-                           float *to, const rl_ahead *ahead) {
+/* Vector `j` of a group's eight; `packed`: those of 4 bits come in pairs from one. */
+RL_INLINE vb level_vector(const int packed, const uint8_t *tile, int64_t g, int j) {
+    if (!packed) return *(const vb *)(tile + 512 * g + 64 * j);
+    vb both = *(const vb *)(tile + 256 * g + 64 * (j / 2));
+    if (j % 2) both >>= 4;
+    else both &= 15;
+    return both;
+}
+
+/* to[r][32] = rows `row` and on of the input's levels times the panel. `packed`: a format of 4 bits, whose tiles
+ * are read as they are stored, which is faster for any number of rows (measured); else 0. */
+RL_INLINE void level_block(const int scaling, const int packed, const int rows, const rl_input *in, int64_t row,
+                           const rl_panel *panel, float *to, const rl_ahead *ahead) {
     int64_t padded = in->padded, groups = padded / RL_GROUP;
     const int64_t count = groups;
     const int parts = scaling == SCALE_OF_HALVES ? 2 : 1;
@@ -172,7 +191,11 @@ RL_INLINE void level_block(const int scaling, const int rows, const rl_input *in
         scales[r / ROWS_A_POINTER] = in->scales + (row + r) * groups;
         bases[r / ROWS_A_POINTER] = in->bases + (row + r) * groups;
     }
-    for (int i = 0; i < rows * PANEL_TILES; i++) vf_store(to + RL_TILE * i, vf_set(0.0f));
+    vf total[LEVEL_ROWS][PANEL_TILES];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int n = 0; n < PANEL_TILES; n++) total[r][n] = vf_set(0.0f);
     for (int64_t g = 0; g < count; g++) {
         ask(ahead, g);
         for (int r = 0; r < rows; r += ROWS_A_POINTER) {
@@ -184,11 +207,13 @@ RL_INLINE void level_block(const int scaling, const int rows, const rl_input *in
             vi sum[LEVEL_ROWS][PANEL_TILES];
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
-                const int32_t base = bases[r / ROWS_A_POINTER][r % ROWS_A_POINTER * groups];
+                /* -128 times the inputs' sum; of levels without an addend none, or the format's own. */
+                int32_t start = bases[r / ROWS_A_POINTER][r % ROWS_A_POINTER * groups];
+                if (packed) start = start / 128 * level_offset(packed);
                 const int32_t half = parts == 1 ? 0 : -128 * in->sums[2 * ((row + r) * count + g)];
-                const vi start = vi_set(parts == 1 ? base : part ? base - half : half);
+                const vi first = vi_set(parts == 1 ? start : part ? start - half : half);
 #pragma GCC unroll 2
-                for (int n = 0; n < PANEL_TILES; n++) sum[r][n] = start;
+                for (int n = 0; n < PANEL_TILES; n++) sum[r][n] = first;
             }
 #pragma GCC unroll 8
             for (int j = 0; j < 8; j++) {
@@ -196,8 +221,7 @@ RL_INLINE void level_block(const int scaling, const int rows, const rl_input *in
                 vb weights[PANEL_TILES];
                 HIDE(padded);
 #pragma GCC unroll 2
-                for (int n = 0; n < PANEL_TILES; n++)
-                    weights[n] = *(const vb *)(panel->tile[n] + 512 * g + 64 * j);
+                for (int n = 0; n < PANEL_TILES; n++) weights[n] = level_vector(packed, panel->tile[n], g, j);
 #pragma GCC unroll 8
                 for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
@@ -206,20 +230,27 @@ RL_INLINE void level_block(const int scaling, const int rows, const rl_input *in
                                               line[r / ROWS_A_POINTER] + r % ROWS_A_POINTER * padded + 4 * j);
             }
             HIDE(groups);
+            vf factor[PANEL_TILES], minimum[PANEL_TILES];
 #pragma GCC unroll 2
             for (int n = 0; n < PANEL_TILES; n++) {
-                const vf factor = vf_load((part ? panel->second : panel->factor)[n] + RL_TILE * g);
-                const vf minimum = scaling == SCALE_AND_MINIMUM ? vf_load(panel->second[n] + RL_TILE * g) : factor;
+                if (packed) {
+                    const int a_block = groups_a_block(packed);
+                    group_scales(packed, panel->scales[n], g / a_block, (int)(g % a_block), &factor[n], &minimum[n]);
+                } else {
+                    factor[n] = vf_load((part ? panel->second : panel->factor)[n] + RL_TILE * g);
+                    if (scaling == SCALE_AND_MINIMUM) minimum[n] = vf_load(panel->second[n] + RL_TILE * g);
+                }
+            }
 #pragma GCC unroll 8
-                for (int r = 0; r < rows; r++) {
-                    const float scale = scales[r / ROWS_A_POINTER][r % ROWS_A_POINTER * groups];
-                    float *own = to + (r * PANEL_TILES + n) * RL_TILE;
-                    vf total = vf_load(own) + vf_of_int(sum[r][n]) * (factor * vf_set(scale));
-                    if (scaling == SCALE_AND_MINIMUM) {
-                        const int32_t base = bases[r / ROWS_A_POINTER][r % ROWS_A_POINTER * groups];
-                        total += minimum * vf_set(scale * (float)base * (-1.0f / 128.0f));
-                    }
-                    vf_store(own, total);
+            for (int r = 0; r < rows; r++) {
+                const vf scale = vf_set(scales[r / ROWS_A_POINTER][r % ROWS_A_POINTER * groups]);
+#pragma GCC unroll 2
+                for (int n = 0; n < PANEL_TILES; n++) total[r][n] += vf_of_int(sum[r][n]) * (factor[n] * scale);
+                if (scaling == SCALE_AND_MINIMUM) {
+                    const int32_t base = bases[r / ROWS_A_POINTER][r % ROWS_A_POINTER * groups];
+                    const vf inputs = scale * vf_of_int(vi_set(base)) * vf_set(-1.0f / 128.0f);
+#pragma GCC unroll 2
+                    for (int n = 0; n < PANEL_TILES; n++) total[r][n] += minimum[n] * inputs;
                 }
             }
         }
@@ -229,21 +260,40 @@ RL_INLINE void level_block(const int scaling, const int rows, const rl_input *in
             bases[r / ROWS_A_POINTER]++;
         }
     }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int n = 0; n < PANEL_TILES; n++) vf_store(to + (r * PANEL_TILES + n) * RL_TILE, total[r][n]);
 }
 
 typedef void (*level_kernel)(const rl_input *, int64_t, const rl_panel *, float *, const rl_ahead *);
 #define LEVEL_BLOCK(SCALING, ROWS)                                                                             \
     static void SCALING##_##ROWS(const rl_input *in, int64_t row, const rl_panel *panel, float *to,            \
                                  const rl_ahead *ahead) {                                                      \
-        level_block(SCALING, ROWS, in, row, panel, to, ahead);                                                 \
+        level_block(SCALING, 0, ROWS, in, row, panel, to, ahead);                                              \
     }
 EACH_LEVEL_BLOCK(LEVEL_BLOCK, SCALE_ONLY)
 EACH_LEVEL_BLOCK(LEVEL_BLOCK, SCALE_AND_MINIMUM)
 EACH_LEVEL_BLOCK(LEVEL_BLOCK, SCALE_OF_HALVES)
-static const level_kernel level_kernels[3][LEVEL_SIZES] = {
-    {EACH_LEVEL_BLOCK(BLOCK_NAME, SCALE_ONLY)},
-    {EACH_LEVEL_BLOCK(BLOCK_NAME, SCALE_AND_MINIMUM)},
-    {EACH_LEVEL_BLOCK(BLOCK_NAME, SCALE_OF_HALVES)},
+#define PACKED_BLOCK(FORMAT, ROWS)                                                                             \
+    static void FORMAT##_AS_STORED_##ROWS(const rl_input *in, int64_t row, const rl_panel *panel, float *to,   \
+                                          const rl_ahead *ahead) {                                             \
+        level_block(scales_of(RL_##FORMAT), RL_##FORMAT, ROWS, in, row, panel, to, ahead);                     \
+    }
+EACH_LEVEL_BLOCK(PACKED_BLOCK, Q4_0)
+EACH_LEVEL_BLOCK(PACKED_BLOCK, Q4_1)
+EACH_LEVEL_BLOCK(PACKED_BLOCK, Q4_K)
+#define BLOCKS(PREFIX) {EACH_LEVEL_BLOCK(BLOCK_NAME, PREFIX)}
+static const level_kernel level_kernels[RL_FORMATS][LEVEL_SIZES] = {
+    [RL_Q8_CHANNEL] = BLOCKS(SCALE_ONLY),
+    [RL_Q8_0] = BLOCKS(SCALE_ONLY),
+    [RL_Q5_0] = BLOCKS(SCALE_ONLY),
+    [RL_Q5_1] = BLOCKS(SCALE_AND_MINIMUM),
+    [RL_Q5_K] = BLOCKS(SCALE_AND_MINIMUM),
+    [RL_Q6_K] = BLOCKS(SCALE_OF_HALVES),
+    [RL_Q4_0] = BLOCKS(Q4_0_AS_STORED),
+    [RL_Q4_1] = BLOCKS(Q4_1_AS_STORED),
+    [RL_Q4_K] = BLOCKS(Q4_K_AS_STORED),
 };
 
 RL_INLINE void widen_levels(const int format, const uint8_t *tile, int64_t groups, uint8_t *to) {
@@ -276,14 +326,15 @@ static void open_panel(int format, const uint8_t *const data[PANEL_TILES], int64
         float *factor = (float *)own, *second = (float *)(own + scales);
         panel->factor[n] = factor;
         panel->second[n] = second;
-        panel->tile[n] = level_bits(format) == 8 ? data[n] + scale_plane_bytes(format, groups) : own + 2 * scales;
+        panel->scales[n] = data[n];
+        panel->tile[n] = is_widened(format) ? own + 2 * scales : data[n] + scale_plane_bytes(format, groups);
         switch (format) {
 #define CASE(FORMAT)                                                                                    \
     case RL_##FORMAT:                                                                                   \
         widen_scales(RL_##FORMAT, data[n], groups, factor, second);                                     \
-        if (level_bits(RL_##FORMAT) != 8) widen_levels(RL_##FORMAT, data[n], groups, own + 2 * scales); \
+        if (is_widened(RL_##FORMAT)) widen_levels(RL_##FORMAT, data[n], groups, own + 2 * scales);      \
         break;
-        CASE(Q8_CHANNEL) CASE(Q8_0) CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
+        CASE(Q8_CHANNEL) CASE(Q8_0) CASE(Q5_0) CASE(Q5_1) CASE(Q5_K) CASE(Q6_K)
 #undef CASE
         default: break;
         }

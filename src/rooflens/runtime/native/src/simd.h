@@ -258,24 +258,31 @@ RL_INLINE vf dot_pairs(vf acc, vu w, const uint16_t *x) {
 }
 #endif
 
-/* One vector of the sums of sixteen. */
-RL_INLINE vf sum_each(const vf v[16]) {
+/* One vector of the sums, or of the largest lanes, of sixteen. */
 #if defined(__AVX512F__)
-    __m512 a[16];
-    for (int i = 0; i < 8; i++) {
-        __m512 x = (__m512)v[2 * i], y = (__m512)v[2 * i + 1];
-        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+#define RL_EACH(NAME, OPERATION)                                                                               \
+    RL_INLINE vf NAME(const vf v[16]) {                                                                        \
+        __m512 a[16];                                                                                          \
+        for (int i = 0; i < 8; i++) {                                                                          \
+            const __m512 x = (__m512)v[2 * i], y = (__m512)v[2 * i + 1];                                       \
+            a[i] = OPERATION(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));                              \
+        }                                                                                                      \
+        for (int i = 0; i < 4; i++) {                                                                          \
+            const __m512d x = _mm512_castps_pd(a[2 * i]), y = _mm512_castps_pd(a[2 * i + 1]);                  \
+            a[i] = OPERATION(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),                                       \
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));                                      \
+        }                                                                                                      \
+        /* a[i] holds, in each of four lanes of 128 bits, parts of vectors 4 i to 4 i + 3. */                  \
+        const __m512 b = OPERATION(_mm512_shuffle_f32x4(a[0], a[1], 0x88), _mm512_shuffle_f32x4(a[0], a[1], 0xdd)); \
+        const __m512 c = OPERATION(_mm512_shuffle_f32x4(a[2], a[3], 0x88), _mm512_shuffle_f32x4(a[2], a[3], 0xdd)); \
+        return (vf)OPERATION(_mm512_shuffle_f32x4(b, c, 0x88), _mm512_shuffle_f32x4(b, c, 0xdd));              \
     }
-    for (int i = 0; i < 4; i++) {
-        __m512d x = _mm512_castps_pd(a[2 * i]), y = _mm512_castps_pd(a[2 * i + 1]);
-        a[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
-                             _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
-    }
-    /* a[i] holds, in each of four lanes of 128 bits, partial sums of vectors 4 i to 4 i + 3. */
-    __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88), _mm512_shuffle_f32x4(a[0], a[1], 0xdd));
-    __m512 c = _mm512_add_ps(_mm512_shuffle_f32x4(a[2], a[3], 0x88), _mm512_shuffle_f32x4(a[2], a[3], 0xdd));
-    return (vf)_mm512_add_ps(_mm512_shuffle_f32x4(b, c, 0x88), _mm512_shuffle_f32x4(b, c, 0xdd));
-#elif defined(__aarch64__)
+RL_EACH(sum_each, _mm512_add_ps)
+RL_EACH(top_each, _mm512_max_ps)
+#undef RL_EACH
+#else
+RL_INLINE vf sum_each(const vf v[16]) {
+#if defined(__aarch64__)
     return arm_sum_each(v);
 #else
     float lanes[16];
@@ -283,6 +290,13 @@ RL_INLINE vf sum_each(const vf v[16]) {
     return vf_load(lanes);
 #endif
 }
+
+RL_INLINE vf top_each(const vf v[16]) {
+    float lanes[16];
+    for (int i = 0; i < 16; i++) lanes[i] = vf_top(v[i]);
+    return vf_load(lanes);
+}
+#endif
 
 RL_INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 
