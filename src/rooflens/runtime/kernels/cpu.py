@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rooflens.hardware.local_cpu import read_cpu
 from rooflens.models.formats.base import WeightFormat, dtype_name, plain_format
+from rooflens.models.spec import DenseMlp
 from rooflens.runtime.kernels import paged_attention
 from rooflens.runtime.kernels.base import AttentionSettings, PackedLinear, WeightHolding
 from rooflens.runtime.kernels.compiled import (
@@ -202,6 +203,10 @@ class CpuKernels(EagerKernels):
         """See ``Kernels.steps``: one token at a time, by layers that torch compiles."""
         from rooflens.runtime.layer_steps import CompiledLayers
 
+        # Whatever the first steps need, before somebody takes their time.
+        activations = {layer.mlp.activation for layer in model.spec.layers if isinstance(layer.mlp, DenseMlp)}
+        for formula in (RMS_NORM, *(GATED[name] for name in sorted(activations & GATED.keys()))):
+            self._compiled(formula, torch.empty(0, dtype=model.dtype))
         made = CompiledLayers.of(model, cache)
         if isinstance(made, str):
             self._steps = f"module by module: {made}"
