@@ -101,10 +101,11 @@ def test_weights_held_twice_are_counted_twice() -> None:
     assert "layers that torch compiles" in backend.report.kernels["step"]
 
 
-def test_a_cache_in_int8_is_left_to_the_modules() -> None:
-    backend = made("qwen2", kv_dtype="int8")
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp16", "fp32"])
+def test_a_cache_in_another_type_is_left_to_the_modules(kv_dtype: str) -> None:
+    backend = made("qwen2", kv_dtype=kv_dtype)
     assert backend.runner is None
-    assert "int8" in backend.report.kernels["step"]
+    assert kv_dtype in backend.report.kernels["step"]
 
 
 def test_without_memory_for_both_weights_are_packed_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 #: first block begins with), blocks, keys, values.
 _STEP_OPERANDS = 7
 _BLOCKS, _KEYS, _VALUES = 4, 5, 6
+#: Tokens of a block whose values are added up in one pass.
+_TOKENS_AT_ONCE = 2
 #: A layer rounds some ten times, one error on top of the other.
 _ROUNDINGS = 8
 _EXAMPLE_BLOCKS, _EXAMPLE_CACHE = 3, 5
-_TOKENS_AT_ONCE = 2
 
 
 @dataclass
@@ -201,7 +202,8 @@ class CompiledLayers:
     @classmethod
     def of(cls, model: DecoderModel, cache: PagedKVCache) -> CompiledLayers | str:
         """The runner, or why there is none."""
-        if model.dtype not in NARROW or cache.dtype == "int8":
+        # The code reads the cache in the type that it was compiled for, unchecked.
+        if model.dtype not in NARROW or any(keys.dtype != model.dtype for keys in cache.keys):
             return f"layers in {model.dtype} over a cache in {cache.dtype} are not compiled"
         code: dict[int, Compiled] = {}
         for group in model.spec.groups:

@@ -46,7 +46,7 @@ _TRIAL_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 #: Rows up to which a norm's time is that of its calls.
 _FEW_ROWS = 16
 _EAGER_NORM = "F.layer_norm on few rows, by steps in fp32 on many"
-#: Weights are held a second time where they are no larger than this part of the memory.
+#: Weights are held a second time where the memory holds so many copies of them.
 _COPIED_SHARE = 4
 
 
@@ -181,8 +181,7 @@ class CpuKernels(EagerKernels):
         eps: float,
     ) -> Tensor:
         """See ``Kernels.norm``; ``F.rms_norm`` is a dozen operators on CPUs, these are fewer."""
-        narrow = x.dtype in (torch.bfloat16, torch.float16)
-        if kind != "rms" or not narrow or (weight is not None and weight.dtype != x.dtype):
+        if kind != "rms" or x.dtype not in NARROW or (weight is not None and weight.dtype != x.dtype):
             return super().norm(x, weight, bias, kind=kind, eps=eps)
         if weight is not None and bias is None and (compiled_norm := self._compiled(RMS_NORM, x)) is not None:
             rows = x.reshape(-1, x.shape[-1]).contiguous()
