@@ -45,6 +45,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+needs_packed_bf16 = pytest.mark.skipif(
+    not cpu.onednn_packs(torch.bfloat16), reason="oneDNN packs no bf16 weights on this processor"
+)
+
+
 @pytest.fixture(autouse=True)
 def _no_model_fits_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = replace(read_cpu(), caches=())
@@ -58,6 +63,7 @@ def made(name: str, **options: Any) -> NativeBackend:
     )
 
 
+@needs_packed_bf16
 @pytest.mark.parametrize("name", CONFIGS)
 def test_compiled_layers_compute_what_modules_compute(name: str) -> None:
     backend = made(name)
@@ -79,6 +85,7 @@ def test_compiled_layers_compute_what_modules_compute(name: str) -> None:
         assert (one.float() - other.float()).abs().max() <= 0.03 * other.float().abs().max()
 
 
+@needs_packed_bf16
 def test_the_first_token_and_the_steps_of_others() -> None:
     backend = made("qwen2")
     runner = backend.runner
@@ -90,6 +97,7 @@ def test_the_first_token_and_the_steps_of_others() -> None:
     assert not runner.takes(StepBatch.build([Chunk([5], 0, [1]), Chunk([6], 0, [2])]))
 
 
+@needs_packed_bf16
 def test_weights_held_twice_are_counted_twice() -> None:
     backend = made("qwen2")
     assert backend.report.held_bytes == weights_bytes(backend.spec)
@@ -108,6 +116,7 @@ def test_a_cache_in_another_type_is_left_to_the_modules(kv_dtype: str) -> None:
     assert kv_dtype in backend.report.kernels["step"]
 
 
+@needs_packed_bf16
 def test_without_memory_for_both_weights_are_packed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     small = replace(read_cpu(), caches=(), memory_limit_bytes=100_000)
     monkeypatch.setattr(cpu, "read_cpu", lambda: small)

@@ -24,7 +24,7 @@ MAX_SAMPLES = 64
 #: Tokens of a step, where prompts are left to torch's attention and where they are not.
 FEW_ROWS, PROMPT_ROWS = 64, 512
 #: Instruction sets whose multiplies and prompt attention are faster than torch's: measured, docs/runtime.md.
-PROMPT_SETS = ("avx512_bf16", "avx512")
+PROMPT_SETS = ("avx512_bf16", "avx512", "avx2_vnni", "avx2")
 
 
 def most_rows(library: NativeLibrary) -> int:

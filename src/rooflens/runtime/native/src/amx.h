@@ -39,7 +39,7 @@ RL_INLINE void widen_as(const int format, const uint8_t *tile, int64_t padded, u
     const int64_t groups = padded / RL_GROUP;
     for (int64_t g = 0; g < groups; g++) {
         vf value[RL_GROUP];
-        group_values(format, tile, groups, g, value);
+        group_values(format, tile, groups, g, 0, value);
         for (int p = 0; p < RL_GROUP / 2; p++)
             *(vu *)(to + AMX_TILE_BYTES * g + 64 * p) = pair_of(value[2 * p], value[2 * p + 1]);
     }

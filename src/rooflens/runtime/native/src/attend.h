@@ -34,35 +34,35 @@ RL_INLINE void store_head(const float *x, int dim, int type, void *cache, float 
 /* `count` tokens of a block as floats, rows of `width` (the head size rounded up to 16, zeros behind). */
 RL_INLINE void load_block(float *to, const void *cache, const float *scales, int type, int64_t at,
                           int64_t scale_at, int dim, int width, int count) {
-    const int whole = dim / 16 * 16;
+    const int whole = dim / RL_LANES * RL_LANES;
     for (int t = 0; t < count; t++, at += dim) {
         float *row = to + t * width;
         if (type == RL_KV_F32) {
             const float *from = (const float *)cache + at;
-            for (int d = 0; d < whole; d += 16) vf_store(row + d, vf_load(from + d));
+            for (int d = 0; d < whole; d += RL_LANES) vf_store(row + d, vf_load(from + d));
             for (int d = whole; d < dim; d++) row[d] = from[d];
         } else if (type == RL_KV_BF16) {
             const uint16_t *from = (const uint16_t *)cache + at;
-            for (int d = 0; d < whole; d += 16) vf_store(row + d, vf_of_bf16(from + d));
+            for (int d = 0; d < whole; d += RL_LANES) vf_store(row + d, vf_of_bf16(from + d));
             for (int d = whole; d < dim; d++) row[d] = bf16_float(from[d]);
         } else {
             const int8_t *from = (const int8_t *)cache + at;
             const vf scale = vf_set(scales[scale_at + t]);
-            for (int d = 0; d < whole; d += 16)
-                vf_store(row + d, scale * vf_of_int(__builtin_convertvector(*(const vc16 *)(from + d), vi)));
+            for (int d = 0; d < whole; d += RL_LANES)
+                vf_store(row + d, scale * vf_of_int(__builtin_convertvector(*(const vc_narrow *)(from + d), vi)));
             for (int d = whole; d < dim; d++) row[d] = scales[scale_at + t] * (float)from[d];
         }
         for (int d = dim; d < width; d++) row[d] = 0.0f;
     }
 }
 
-/* scores[0 to 15] of one query against a block of 16 rows. */
+/* Scores of one query against a register's tokens of a block, rows of `width`. */
 RL_INLINE vf block_scores(const float *query, const float *block, int width) {
-    vf sum[RL_BLOCK_TOKENS];
-    for (int t = 0; t < RL_BLOCK_TOKENS; t++) sum[t] = vf_load(query) * vf_load(block + t * width);
-    for (int d = 16; d < width; d += 16) {
+    vf sum[RL_LANES];
+    for (int t = 0; t < RL_LANES; t++) sum[t] = vf_load(query) * vf_load(block + t * width);
+    for (int d = RL_LANES; d < width; d += RL_LANES) {
         const vf q = vf_load(query + d);
-        for (int t = 0; t < RL_BLOCK_TOKENS; t++) sum[t] += q * vf_load(block + t * width + d);
+        for (int t = 0; t < RL_LANES; t++) sum[t] += q * vf_load(block + t * width + d);
     }
     return sum_each(sum);
 }
@@ -72,21 +72,21 @@ RL_INLINE vf block_scores(const float *query, const float *block, int width) {
 RL_INLINE void add_values(const int queries, float *out, const float *weights, int apart, const float *block,
                           int width, int low, int high) {
     int d = 0;
-    for (; d + 64 <= width; d += 64) {
+    for (; d + 4 * RL_LANES <= width; d += 4 * RL_LANES) {
         vf sum[2][4];
         for (int q = 0; q < queries; q++)
-            for (int i = 0; i < 4; i++) sum[q][i] = vf_load(out + q * width + d + 16 * i);
+            for (int i = 0; i < 4; i++) sum[q][i] = vf_load(out + q * width + d + RL_LANES * i);
         for (int t = low; t < high; t++) {
             const float *row = block + t * width + d;
             for (int i = 0; i < 4; i++) {
-                const vf value = vf_load(row + 16 * i);
+                const vf value = vf_load(row + RL_LANES * i);
                 for (int q = 0; q < queries; q++) sum[q][i] += vf_set(weights[q * apart + t]) * value;
             }
         }
         for (int q = 0; q < queries; q++)
-            for (int i = 0; i < 4; i++) vf_store(out + q * width + d + 16 * i, sum[q][i]);
+            for (int i = 0; i < 4; i++) vf_store(out + q * width + d + RL_LANES * i, sum[q][i]);
     }
-    for (; d < width; d += 16)
+    for (; d < width; d += RL_LANES)
         for (int q = 0; q < queries; q++) {
             vf sum = vf_load(out + q * width + d);
             for (int t = low; t < high; t++)
@@ -142,11 +142,12 @@ static void attend_blocks(const attention_part *part, int64_t first, int64_t las
             prefetch_block(op->values, op->kv_type, slot * dim, dim);
             load_block(s->block, op->keys, op->key_scales, op->kv_type, slot * dim, slot, dim, width,
                        RL_BLOCK_TOKENS);
-            for (int g = 0; g < group; g++) {
-                vf score = block_scores(s->query + g * width, s->block, width);
-                if (op->softcap != 0.0f) score = vf_set(op->softcap) * vf_tanh(score / vf_set(op->softcap));
-                vf_store(s->scores + g * chunk + b * RL_BLOCK_TOKENS, score);
-            }
+            for (int g = 0; g < group; g++)
+                for (int t = 0; t < RL_BLOCK_TOKENS; t += RL_LANES) {
+                    vf score = block_scores(s->query + g * width, s->block + t * width, width);
+                    if (op->softcap != 0.0f) score = vf_set(op->softcap) * vf_tanh(score / vf_set(op->softcap));
+                    vf_store(s->scores + g * chunk + b * RL_BLOCK_TOKENS + t, score);
+                }
         }
         const int count = blocks * RL_BLOCK_TOKENS;
         const int64_t begin = start * RL_BLOCK_TOKENS;
@@ -157,17 +158,17 @@ static void attend_blocks(const attention_part *part, int64_t first, int64_t las
             for (int t = 0; t < low; t++) own[t] = -INFINITY;
             for (int t = high; t < count; t++) own[t] = -INFINITY;
             vf best = vf_load(own);
-            for (int t = 16; t < count; t += 16) best = vf_max(best, vf_load(own + t));
+            for (int t = RL_LANES; t < count; t += RL_LANES) best = vf_max(best, vf_load(own + t));
             float peak = vf_top(best);
             if (peak > s->top[g]) {
                 const float shrink = expf(s->top[g] - peak);
                 s->weight[g] *= shrink;
-                for (int d = 0; d < width; d += 16)
+                for (int d = 0; d < width; d += RL_LANES)
                     vf_store(s->result + g * width + d, vf_load(s->result + g * width + d) * vf_set(shrink));
                 s->top[g] = peak;
             }
             vf sum = vf_set(0.0f);
-            for (int t = 0; t < count; t += 16) {
+            for (int t = 0; t < count; t += RL_LANES) {
                 const vf score = vf_load(own + t), w = vf_exp(score - vf_set(s->top[g]));
                 const vf seen = vf_where(score > vf_set(-INFINITY), w, vf_set(0.0f));
                 vf_store(own + t, seen);

@@ -85,6 +85,27 @@ RL_INLINE void turn(const float *from, int64_t stride, float *to) {
         _mm512_storeu_si512(to + 16 * (8 + c), _mm512_shuffle_i32x4(low, high, 0xdd));
         _mm512_storeu_si512(to + 16 * (12 + c), _mm512_shuffle_i32x4(low2, high2, 0xdd));
     }
+#elif defined(__AVX2__)
+    for (int square = 0; square < 4; square++) {
+        const int row = 8 * (square / 2), column = 8 * (square % 2);
+        __m256 a[8], b[8];
+        for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_ps(from + (row + i) * stride + column);
+        for (int i = 0; i < 4; i++) {
+            b[2 * i] = _mm256_unpacklo_ps(a[2 * i], a[2 * i + 1]);
+            b[2 * i + 1] = _mm256_unpackhi_ps(a[2 * i], a[2 * i + 1]);
+        }
+        for (int i = 0; i < 2; i++)
+            for (int half = 0; half < 2; half++) {
+                const __m256d x = _mm256_castps_pd(b[4 * i + half]), y = _mm256_castps_pd(b[4 * i + 2 + half]);
+                a[4 * i + 2 * half] = _mm256_castpd_ps(_mm256_unpacklo_pd(x, y));
+                a[4 * i + 2 * half + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(x, y));
+            }
+        /* a[4 i + c]: columns c and 4 + c of rows 4 i to 4 i + 3. */
+        for (int c = 0; c < 4; c++) {
+            _mm256_storeu_ps(to + 16 * (column + c) + row, _mm256_permute2f128_ps(a[c], a[4 + c], 0x20));
+            _mm256_storeu_ps(to + 16 * (column + 4 + c) + row, _mm256_permute2f128_ps(a[c], a[4 + c], 0x31));
+        }
+    }
 #else
     for (int i = 0; i < 16; i++)
         for (int c = 0; c < 16; c++) memcpy(to + 16 * c + i, from + i * stride + c, 4);
@@ -94,7 +115,7 @@ RL_INLINE void turn(const float *from, int64_t stride, float *to) {
 /* Rows of floats as rows of words: nothing to do, or pairs of bf16. */
 RL_INLINE const float *as_words(int type, const float *rows, int64_t count, int width, float *to) {
     if (type == RL_X_F32) return rows;
-    for (int64_t i = 0; i < count * width; i += 16) bf16_store((uint16_t *)to + i, vf_load(rows + i));
+    for (int64_t i = 0; i < count * width; i += RL_LANES) bf16_store((uint16_t *)to + i, vf_load(rows + i));
     return to;
 }
 
@@ -124,15 +145,18 @@ RL_INLINE void pack_values(int type, const float *words, int64_t stride, int wid
     for (int d = 0; d < width; d += 16, to += tile) {
         if (type == RL_X_F32) {
             for (int t = 0; t < RL_BLOCK_TOKENS; t++)
-                vf_store(to + 16 * t, t < count ? vf_load(words + t * stride + d) : vf_set(0.0f));
+                for (int k = 0; k < 16; k += RL_LANES)
+                    vf_store(to + 16 * t + k, t < count ? vf_load(words + t * stride + d + k) : vf_set(0.0f));
             continue;
         }
         for (int t = 0; t < RL_BLOCK_TOKENS; t += 2) {
             const uint16_t *row = (const uint16_t *)(words + t * stride) + d, *next = row + 2 * stride;
-            vu pair = {0};
-            if (t < count) pair = __builtin_convertvector(*(const vh *)row, vu);
-            if (t + 1 < count) pair |= __builtin_convertvector(*(const vh *)next, vu) << 16;
-            *(vu *)(to + 8 * t) = pair;
+            for (int k = 0; k < 16; k += RL_LANES) {
+                vu pair = {0};
+                if (t < count) pair = __builtin_convertvector(*(const vh_narrow *)(row + k), vu);
+                if (t + 1 < count) pair |= __builtin_convertvector(*(const vh_narrow *)(next + k), vu) << 16;
+                *(vu *)(to + 8 * t + k) = pair;
+            }
         }
     }
 }
@@ -141,11 +165,12 @@ RL_INLINE void pack_values(int type, const float *words, int64_t stride, int wid
 RL_INLINE void weigh(int type, float softcap, float *scores, int count, int low, int high, float *weights, float *result,
                      int width, float *top, float *weight) {
     vf best = vf_set(-INFINITY);
-    const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    for (int t = 0; t < count; t += 16) {
+    static const int32_t order[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const vi lane = *(const vi *)order;
+    for (int t = 0; t < count; t += RL_LANES) {
         vf s = vf_load(scores + t);
         if (softcap != 0.0f) s = vf_set(softcap) * vf_tanh(s / vf_set(softcap));
-        const int hidden = t < low || t + 16 > high;
+        const int hidden = t < low || t + RL_LANES > high;
         if (hidden) {
             const vi place = lane + vi_set(t);
             s = vf_where((place >= vi_set(low)) & (place < vi_set(high)), s, vf_set(-INFINITY));
@@ -157,12 +182,12 @@ RL_INLINE void weigh(int type, float softcap, float *scores, int count, int low,
     if (peak > *top) {
         const float shrink = expf(*top - peak);
         *weight *= shrink;
-        for (int d = 0; d < width; d += 16) vf_store(result + d, vf_load(result + d) * vf_set(shrink));
+        for (int d = 0; d < width; d += RL_LANES) vf_store(result + d, vf_load(result + d) * vf_set(shrink));
         *top = peak;
     }
     const float base = *top > -INFINITY ? *top : 0.0f;
     vf sum = vf_set(0.0f);
-    for (int t = 0; t < count; t += 16) {
+    for (int t = 0; t < count; t += RL_LANES) {
         /* The exponential is clamped: what is not seen weighs 10^-38, next to something that weighs 1. */
         const vf w = vf_exp(vf_load(scores + t) - vf_set(base));
         flash_store(type, type == RL_X_BF16 ? weights + t / 2 : weights + t, w);
@@ -175,6 +200,7 @@ RL_INLINE void weigh(int type, float softcap, float *scores, int count, int low,
 static void attend_chunks(const attention_part *part, int64_t first, int64_t last, const attention_room *s) {
     const rl_op *op = part->op;
     const int type = flash_type(op->kv_type), dim = op->head_dim, width = attention_width(dim), group = part->group;
+    const int kind = type == RL_X_BF16 ? PLAIN_PAIRS : PLAIN_F32;
     const int rows = part->count * group, words = words_of(type, width), value_words = words_of(type, FLASH_TOKENS);
     const int64_t head_base = (int64_t)part->kv_head * part->cache_blocks * RL_BLOCK_TOKENS;
     const int64_t newest = part->position + part->count, end = last * RL_BLOCK_TOKENS < newest ? last * RL_BLOCK_TOKENS : newest;
@@ -197,7 +223,7 @@ static void attend_chunks(const attention_part *part, int64_t first, int64_t las
             pack_values(type, from, stride, width, tokens - t, s->values + words_of(type, 16 * t), 16 * value_words);
         }
         for (int t = 0; t < count; t += PANEL_FEATURES)
-            plain_rows(type, s->query, words, rows, (const uint8_t *)(s->keys + t * words), 64 * words, words, s->scores + t,
+            plain_rows(kind, s->query, words, rows, (const uint8_t *)(s->keys + t * words), 64 * words, words, s->scores + t,
                        FLASH_TOKENS, 0);
         for (int r = 0; r < rows; r++) {
             const int64_t position = part->position + r / group, oldest = oldest_seen(position, part->window);
@@ -207,7 +233,7 @@ static void attend_chunks(const attention_part *part, int64_t first, int64_t las
                   s->result + r * width, width, &s->top[r], &s->weight[r]);
         }
         for (int d = 0; d < width; d += PANEL_FEATURES)
-            plain_rows(type, s->weights, value_words, rows, (const uint8_t *)(s->values + d * value_words), 64 * value_words,
+            plain_rows(kind, s->weights, value_words, rows, (const uint8_t *)(s->values + d * value_words), 64 * value_words,
                        words_of(type, count), s->result + d, width, 1);
     }
 }
@@ -222,7 +248,7 @@ static void attend_span(const attention_part *part, int64_t first, int64_t last,
         float *row = s->block;
         for (int d = 0; d < dim; d++) row[d] = from[d] * op->softmax_scale;
         for (int d = dim; d < width; d++) row[d] = 0.0f;
-        for (int d = 0; d < width; d += 16) flash_store(type, s->query + r * words + words_of(type, d), vf_load(row + d));
+        for (int d = 0; d < width; d += RL_LANES) flash_store(type, s->query + r * words + words_of(type, d), vf_load(row + d));
         s->top[r] = -INFINITY;
         s->weight[r] = 0.0f;
     }

@@ -170,18 +170,19 @@ uint64_t rl_read(const uint8_t *data, int64_t bytes, int threads) {
         settle(team_place(), &home);
         const int64_t lines = bytes / 64;
         const int64_t first = lines * team_place() / team_size(), last = lines * (team_place() + 1) / team_size();
-        vu a = {0}, b = {0}, c = {0}, d = {0};
+        vu sum[4][RL_PARTS] = {{{0}}};
         int64_t i = first;
         for (; i + 4 <= last; i += 4) {
             for (int line = 0; line < 256; line += 64) ask_ahead(data + 64 * i + line);
-            a += *(const vu *)(data + 64 * i);
-            b += *(const vu *)(data + 64 * i + 64);
-            c += *(const vu *)(data + 64 * i + 128);
-            d += *(const vu *)(data + 64 * i + 192);
+            for (int line = 0; line < 4; line++)
+                for (int part = 0; part < RL_PARTS; part++)
+                    sum[line][part] += *(const vu *)(data + 64 * (i + line) + RL_BYTES * part);
         }
-        for (; i < last; i++) a += *(const vu *)(data + 64 * i);
-        a += b + c + d;
-        for (int lane = 0; lane < 16; lane++) total += a[lane];
+        for (; i < last; i++)
+            for (int part = 0; part < RL_PARTS; part++) sum[0][part] += *(const vu *)(data + 64 * i + RL_BYTES * part);
+        for (int line = 0; line < 4; line++)
+            for (int part = 0; part < RL_PARTS; part++)
+                for (int lane = 0; lane < RL_LANES; lane++) total += sum[line][part][lane];
         leave(&home);
     }
     return total;

@@ -29,9 +29,9 @@ RL_INLINE vf activated(int activation, vf x) {
         return vf_set(0.5f) * x * (vf_set(1.0f) + vf_tanh(inner));
     }
     case RL_ACT_GELU: {
-        float lanes[16];
+        float lanes[RL_LANES];
         vf_store(lanes, x);
-        for (int i = 0; i < 16; i++) lanes[i] = 0.5f * lanes[i] * (1.0f + erff(lanes[i] * 0.70710678f));
+        for (int i = 0; i < RL_LANES; i++) lanes[i] = 0.5f * lanes[i] * (1.0f + erff(lanes[i] * 0.70710678f));
         return vf_load(lanes);
     }
     case RL_ACT_RELU2: {
@@ -57,31 +57,30 @@ RL_INLINE int uses_amx(const rl_linear *linear, int64_t rows) {
 #endif
 }
 
-/* Rows from which panels of two tiles are faster than single tiles: measured, see docs/runtime.md. */
-#define PANEL_ROWS_PLAIN 9
-#define PANEL_ROWS_LEVELS (FINE_ROWS + 1)
-
-RL_INLINE int uses_panels(const rl_linear *linear, int64_t rows) {
+/* Rows from which panels of two tiles are faster than single tiles: measured, see docs/runtime.md. Those that take
+ * inputs of 8 bits have to wait until nobody asks for finer ones. */
 #if defined(__AVX512F__)
-    if (uses_amx(linear, rows)) return 0;
-    for (int i = 0; i < linear->segments; i++) {
-        const int format = linear->segment[i].format, plain = format == RL_F32 || format == RL_BF16;
-        if (format == RL_BF16 && !plain_kernels[RL_X_BF16][0]) return 0;
-        if (rows < (plain ? PANEL_ROWS_PLAIN : PANEL_ROWS_LEVELS)) return 0;
-    }
-    return 1;
+#define PANEL_ROWS_PLAIN 9
 #else
-    (void)linear;
-    (void)rows;
-    return 0;
+#define PANEL_ROWS_PLAIN 2
 #endif
+
+RL_INLINE int panel_rows(int format) {
+    if (format == RL_F32 || format == RL_BF16) return PANEL_ROWS_PLAIN;
+    return has_narrow_panels(format) ? FINE_ROWS + 1 : 2;
 }
 
-/* Sixteen results of one row, of which `count` are real, to output feature `column` on. */
-RL_INLINE void emit(const rl_linear *linear, const rl_output *out, int64_t row, int64_t column, int count,
-                    vf sum) {
-    float lanes[RL_TILE];
-    const int whole = count == RL_TILE;
+RL_INLINE int uses_panels(const rl_linear *linear, int64_t rows) {
+    if (uses_amx(linear, rows)) return 0;
+    for (int i = 0; i < linear->segments; i++)
+        if (rows < panel_rows(linear->segment[i].format)) return 0;
+    return 1;
+}
+
+/* A register of results, of which `count` are real (RL_LANES or more: all), to output feature `column` on. */
+RL_INLINE void emit_part(const rl_linear *linear, const rl_output *out, int64_t row, int64_t column, int count, vf sum) {
+    float lanes[RL_LANES];
+    const int whole = count >= RL_LANES;
     if (linear->bias) {
         if (whole) {
             sum += vf_load(linear->bias + column);
@@ -104,10 +103,16 @@ RL_INLINE void emit(const rl_linear *linear, const rl_output *out, int64_t row, 
             for (int i = 0; i < count; i++) y[i] = residual ? lanes[i] + residual[i] : lanes[i];
         }
     } else {
-        uint16_t narrow[RL_TILE];
+        uint16_t narrow[RL_LANES];
         bf16_store(narrow, sum);
-        memcpy((uint16_t *)out->y + row * out->y_stride + column, narrow, 2 * (size_t)count);
+        memcpy((uint16_t *)out->y + row * out->y_stride + column, narrow, 2 * (size_t)(whole ? RL_LANES : count));
     }
+}
+
+/* Sixteen results of one row, of which `count` are real. */
+RL_INLINE void emit(const rl_linear *linear, const rl_output *out, int64_t row, int64_t column, int count,
+                    const float *sum) {
+    for (int k = 0; k < count; k += RL_LANES) emit_part(linear, out, row, column + k, count - k, vf_load(sum + k));
 }
 
 RL_INLINE int tile_count(const rl_segment *segment, int64_t tile) {
@@ -141,7 +146,7 @@ static void multiply_by_amx(const rl_linear *linear, const rl_input *in, int64_t
                     for (int64_t r = 0; r < some; r++)
                         emit(linear, out, row + r, segment->first + RL_TILE * (tile + two),
                              tile_count(segment, tile + two),
-                             vf_load(block + 512 * (r / 16) + 256 * two + 16 * (r % 16)));
+                             block + 512 * (r / 16) + 256 * two + 16 * (r % 16));
             }
         }
     }
@@ -184,17 +189,19 @@ static void emit_block(const rl_linear *linear, const rl_output *out, const tile
     for (int r = 0; r < rows; r++, row++, block += PANEL_FEATURES) {
         if (out->gated) {
             const int64_t column = RL_TILE * pair->tile[0];
-            vf gate = vf_load(block), up = vf_load(block + RL_TILE);
-            if (linear->bias) {
-                gate += vf_load(linear->bias + column);
-                up += vf_load(linear->bias + out->gated + column);
+            for (int k = 0; k < RL_TILE; k += RL_LANES) {
+                vf gate = vf_load(block + k), up = vf_load(block + RL_TILE + k);
+                if (linear->bias) {
+                    gate += vf_load(linear->bias + column + k);
+                    up += vf_load(linear->bias + out->gated + column + k);
+                }
+                vf_store((float *)out->y + row * out->y_stride + column + k, activated(out->activation, gate) * up);
             }
-            vf_store((float *)out->y + row * out->y_stride + column, activated(out->activation, gate) * up);
             continue;
         }
         for (int n = 0; n < PANEL_TILES && pair->tile[n] >= 0; n++)
             emit(linear, out, row, pair->segment->first + RL_TILE * pair->tile[n], tile_count(pair->segment, pair->tile[n]),
-                 vf_load(block + n * RL_TILE));
+                 block + n * RL_TILE);
     }
 }
 
@@ -208,14 +215,17 @@ static void multiply_gated(const rl_linear *linear, const rl_input *in, int64_t 
         for (int64_t tile = first; tile < last; tile++) {
             const uint8_t *data = segment->data + (is_up ? gates + tile : tile) * segment->tile_bytes;
             for (int64_t row = 0; row < rows; row += RL_ROWS_AT_ONCE) {
-                vf sum[RL_ROWS_AT_ONCE];
+                float sum[RL_ROWS_AT_ONCE * RL_TILE];
                 const int some = rows - row < RL_ROWS_AT_ONCE ? (int)(rows - row) : RL_ROWS_AT_ONCE;
                 tile_rows(segment->format, data, in, row, some, sum);
                 for (int r = 0; r < some; r++) {
                     float *y = (float *)out->y + (row + r) * out->y_stride + RL_TILE * tile;
-                    if (linear->bias) sum[r] += vf_load(linear->bias + (is_up ? out->gated : 0) + RL_TILE * tile);
-                    if (is_up) sum[r] *= activated(out->activation, vf_load(y));
-                    vf_store(y, sum[r]);
+                    for (int k = 0; k < RL_TILE; k += RL_LANES) {
+                        vf result = vf_load(sum + RL_TILE * r + k);
+                        if (linear->bias) result += vf_load(linear->bias + (is_up ? out->gated : 0) + RL_TILE * tile + k);
+                        if (is_up) result *= activated(out->activation, vf_load(y + k));
+                        vf_store(y + k, result);
+                    }
                 }
             }
         }
@@ -235,11 +245,11 @@ static void multiply_by_dots(const rl_linear *linear, const rl_input *in, int64_
             const uint8_t *data = segment->data + tile * segment->tile_bytes;
             const int count = tile_count(segment, tile);
             for (int64_t row = 0; row < rows; row += RL_ROWS_AT_ONCE) {
-                vf sum[RL_ROWS_AT_ONCE];
+                float sum[RL_ROWS_AT_ONCE * RL_TILE];
                 const int some = rows - row < RL_ROWS_AT_ONCE ? (int)(rows - row) : RL_ROWS_AT_ONCE;
                 tile_rows(segment->format, data, in, row, some, sum);
                 for (int r = 0; r < some; r++)
-                    emit(linear, out, row + r, segment->first + RL_TILE * tile, count, sum[r]);
+                    emit(linear, out, row + r, segment->first + RL_TILE * tile, count, sum + RL_TILE * r);
             }
         }
     }
@@ -261,8 +271,9 @@ static void multiply_pair(const rl_linear *linear, const tile_pair *pair, const 
                           const rl_output *out, uint8_t *wide, const tile_pair *next) {
     _Alignas(64) float block[BLOCK_ROWS * PANEL_FEATURES];
     const int format = pair->segment->format, bf16 = format == RL_BF16, plain = format == RL_F32 || bf16;
+    const int kind = bf16 ? PLAIN_OF_BF16 : PLAIN_F32, pairs = kind == PLAIN_PAIRS;
     const uint8_t *const data[PANEL_TILES] = {tile_of(pair, 0), tile_of(pair, 1)};
-    const int64_t steps = bf16 ? in->padded / 2 : in->padded, x_stride = bf16 ? steps : in->x_stride;
+    const int64_t steps = bf16 ? in->padded / 2 : in->padded, x_stride = pairs ? steps : in->x_stride;
     const int most_rows = plain ? BLOCK_ROWS : LEVEL_ROWS;
     const int64_t turns = plain ? steps / 4 : in->padded / RL_GROUP, blocks = (end - row + most_rows - 1) / most_rows;
     const int64_t asking = blocks < AHEAD_BLOCKS ? blocks : AHEAD_BLOCKS, parts = turns * asking;
@@ -274,12 +285,11 @@ static void multiply_pair(const rl_linear *linear, const tile_pair *pair, const 
     for (int number = 0; row < end; number++) {
         const int size = plain ? block_of(end - row, block_rows, BLOCK_SIZES) : level_block_of(end - row);
         const int some = plain ? block_rows[size] : level_rows[size];
-        const float *x = bf16 ? (const float *)(in->narrow + row * in->padded) : in->x + row * in->x_stride;
+        const float *x = pairs ? (const float *)(in->narrow + row * in->padded) : in->x + row * in->x_stride;
         if (number >= asking) ahead.lines = 0;
         ask_for_places(out, pair, row, some);
         if (plain)
-            plain_kernels[bf16 ? RL_X_BF16 : RL_X_F32][size](x, x_stride, data[0], data[1] - data[0], steps, block,
-                                                             PANEL_FEATURES, 0, &ahead);
+            plain_kernels[kind][size](x, x_stride, data[0], data[1] - data[0], steps, block, PANEL_FEATURES, 0, &ahead);
         else
             level_kernels[format][size](in, row, &panel, block, &ahead);
         emit_block(linear, out, pair, row, some, block);
@@ -332,7 +342,7 @@ RL_INLINE void multiply(const rl_linear *linear, const rl_input *in, int64_t row
 }
 
 RL_INLINE int input_needs(const rl_linear *linear, int64_t rows) {
-    return uses_amx(linear, rows) ? NEEDS_BLOCKS : needs_of(linear, rows);
+    return uses_amx(linear, rows) ? NEEDS_BLOCKS : needs_of(linear, rows, uses_panels(linear, rows));
 }
 
 #endif

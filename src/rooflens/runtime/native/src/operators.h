@@ -35,10 +35,9 @@ static void run_embed(const context *c, const rl_op *op, int place, int team) {
             const uint8_t *tile = segment->data + inside / RL_TILE * segment->tile_bytes;
             const int64_t groups = linear->padded / RL_GROUP;
             for (int64_t g = 0; g < groups; g++) {
-                vf value[RL_GROUP];
-                group_values(segment->format, tile, groups, g, value);
-                for (int k = 0; k < RL_GROUP; k++)
-                    y[RL_GROUP * g + k] = op->scale * ((const float *)&value[k])[inside % RL_TILE];
+                float *to = y + RL_GROUP * g;
+                row_values(segment->format, tile, groups, g, inside % RL_TILE, to);
+                for (int k = 0; k < RL_GROUP; k++) to[k] *= op->scale;
             }
         }
     }
@@ -64,13 +63,13 @@ static void spread_of(const float *x, int size, const rl_op *op, float *mean, fl
     int k = 0;
     if (op->layer_norm) {
         vf sum = vf_set(0.0f);
-        for (; k + 16 <= size; k += 16) sum += vf_load(x + k);
+        for (; k + RL_LANES <= size; k += RL_LANES) sum += vf_load(x + k);
         total = vf_sum(sum);
         for (; k < size; k++) total += x[k];
         *mean = total / (float)size;
     }
     vf squares = vf_set(0.0f);
-    for (k = 0; k + 16 <= size; k += 16) {
+    for (k = 0; k + RL_LANES <= size; k += RL_LANES) {
         const vf d = vf_load(x + k) - vf_set(*mean);
         squares += d * d;
     }
@@ -79,11 +78,11 @@ static void spread_of(const float *x, int size, const rl_op *op, float *mean, fl
     *inverse = 1.0f / sqrtf(total / (float)size + op->eps);
 }
 
-/* Features `low` to `high` of a normed row, sixteen at a time where the caller's part has them. */
+/* Features `low` to `high` of a normed row, a register at a time where the caller's part has them. */
 static void normed(const rl_op *op, const float *x, float *y, const float *residual, int low, int high,
                    float mean, float inverse) {
     int k = low;
-    for (; k + 16 <= high; k += 16) {
+    for (; k + RL_LANES <= high; k += RL_LANES) {
         vf v = (vf_load(x + k) - vf_set(mean)) * vf_set(inverse);
         if (op->weight) v *= vf_load(op->weight + k);
         if (op->bias) v += vf_load(op->bias + k);
@@ -278,14 +277,14 @@ static void run_attend(const context *c, const rl_op *op, int place, int team) {
 
 static void run_activate(const context *c, const rl_op *op, int place, int team) {
     const rl_buffer *in = buffer_of(c, op->in), *out = buffer_of(c, op->out);
-    const int64_t chunks = (op->size + 15) / 16, total = chunks * c->step->rows;
+    const int64_t chunks = (op->size + RL_LANES - 1) / RL_LANES, total = chunks * c->step->rows;
     const int64_t last = share(total, place + 1, team);
     for (int64_t i = share(total, place, team); i < last; i++) {
-        const int64_t row = i / chunks, k = i % chunks * 16;
+        const int64_t row = i / chunks, k = i % chunks * RL_LANES;
         const float *x = in->data + row * in->stride + k;
         float *y = out->data + row * out->stride + k;
-        const int64_t count = op->size - k < 16 ? op->size - k : 16;
-        float gate[16] = {0}, up[16] = {0};
+        const int64_t count = op->size - k < RL_LANES ? op->size - k : RL_LANES;
+        float gate[RL_LANES] = {0}, up[RL_LANES] = {0};
         memcpy(gate, x, 4 * (size_t)count);
         vf v = activated(op->activation, vf_load(gate));
         if (op->gated) {

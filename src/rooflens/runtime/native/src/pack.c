@@ -167,13 +167,16 @@ static uint8_t level_of(float x, int offset, int top) {
 /* The scale that rounds a group with the least squared error; in fp16 it moves by less than matters here. */
 static float best_scale(const float *x, float largest) {
     const float smallest = largest / 127.0f, inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-    const vf low = vf_load(x) * vf_set(inverse), high = vf_load(x + 16) * vf_set(inverse);
     float best = 1.0f, least = INFINITY;
     for (int i = 0; i < SCALES_TRIED; i++) {
         const float factor = 1.0f + SCALE_STEP * (float)i;
         const vf inside = vf_set(1.0f / factor), outside = vf_set(factor);
-        const vf first = low - vf_round(low * inside) * outside, second = high - vf_round(high * inside) * outside;
-        const float error = vf_sum(first * first + second * second);
+        vf squares = vf_set(0.0f);
+        for (int k = 0; k < RL_GROUP; k += RL_LANES) {
+            const vf level = vf_load(x + k) * vf_set(inverse), lost = level - vf_round(level * inside) * outside;
+            squares += lost * lost;
+        }
+        const float error = vf_sum(squares);
         if (error < least) {
             least = error;
             best = factor;
@@ -336,10 +339,10 @@ void rl_rows(const rl_linear *linear, const int64_t *rows, int64_t count, void *
             if (inside < 0 || inside >= segment->rows) continue;
             const uint8_t *tile = segment->data + inside / RL_TILE * segment->tile_bytes;
             for (int64_t g = 0; g < groups; g++) {
-                vf value[RL_GROUP];
-                group_values(segment->format, tile, groups, g, value);
+                float value[RL_GROUP];
+                row_values(segment->format, tile, groups, g, inside % RL_TILE, value);
                 for (int64_t k = RL_GROUP * g; k < RL_GROUP * (g + 1) && k < linear->in_features; k++) {
-                    const float x = ((const float *)&value[k - RL_GROUP * g])[inside % RL_TILE];
+                    const float x = value[k - RL_GROUP * g];
                     if (type == RL_X_F32) ((float *)to)[i * stride + k] = x;
                     else ((uint16_t *)to)[i * stride + k] = float_bf16(x);
                 }

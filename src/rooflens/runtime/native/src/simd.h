@@ -1,5 +1,6 @@
-/* Sixteen lanes at a time, in the compiler's own vector types: one 512-bit register, two of 256 bits, or
- * whatever the machine has. Instructions that C cannot express are behind the few functions at the end. */
+/* One register at a time, in the compiler's own vector types: RL_LANES numbers of 32 bits, so that a tile's
+ * sixteen are RL_PARTS registers. (Compilers keep vectors that are wider than the machine's in memory.)
+ * Instructions that C cannot express are behind a few functions. */
 #ifndef ROOFLENS_SIMD_H
 #define ROOFLENS_SIMD_H
 
@@ -13,25 +14,42 @@
 
 #define RL_INLINE static inline __attribute__((always_inline, unused))
 
-typedef float vf __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t vi __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t vu __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint8_t vb __attribute__((vector_size(64), aligned(1), may_alias));
-typedef uint8_t vb16 __attribute__((vector_size(16), aligned(1), may_alias));
-typedef int8_t vc16 __attribute__((vector_size(16), aligned(1), may_alias));
-typedef uint16_t vh __attribute__((vector_size(32), aligned(2), may_alias));
+#if defined(__AVX512F__)
+#define RL_LANES 16
+#define RL_EACH_LANE(X) X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X
+#elif defined(__AVX2__)
+#define RL_LANES 8
+#define RL_EACH_LANE(X) X, X, X, X, X, X, X, X
+#else
+#define RL_LANES 4
+#define RL_EACH_LANE(X) X, X, X, X
+#endif
+#define RL_PARTS (16 / RL_LANES)
+#define RL_BYTES (4 * RL_LANES) /* of a register */
 
-RL_INLINE vf vf_set(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
-RL_INLINE vi vi_set(int32_t x) { return (vi){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+typedef float vf __attribute__((vector_size(RL_BYTES), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(RL_BYTES), aligned(4), may_alias));
+typedef uint32_t vu __attribute__((vector_size(RL_BYTES), aligned(4), may_alias));
+typedef uint8_t vb __attribute__((vector_size(RL_BYTES), aligned(1), may_alias));
+/* A number of 8 or 16 bits for each lane. */
+typedef uint8_t vb_narrow __attribute__((vector_size(RL_LANES), aligned(1), may_alias));
+typedef int8_t vc_narrow __attribute__((vector_size(RL_LANES), aligned(1), may_alias));
+typedef uint16_t vh_narrow __attribute__((vector_size(2 * RL_LANES), aligned(2), may_alias));
+
+RL_INLINE vf vf_set(float x) { return (vf){RL_EACH_LANE(x)}; }
+RL_INLINE vi vi_set(int32_t x) { return (vi){RL_EACH_LANE(x)}; }
 RL_INLINE vf vf_load(const float *p) { return *(const vf *)p; }
 RL_INLINE void vf_store(float *p, vf v) { *(vf *)p = v; }
 RL_INLINE vf vf_of_int(vi v) { return __builtin_convertvector(v, vf); }
-RL_INLINE vi vi_of_bytes(vb16 v) { return __builtin_convertvector(v, vi); }
+RL_INLINE vi vi_of_bytes(vb_narrow v) { return __builtin_convertvector(v, vi); }
 
 RL_INLINE vf vf_where(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
 RL_INLINE vf vf_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
 RL_INLINE vf vf_min(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
+#elif defined(__AVX2__)
+RL_INLINE vf vf_max(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+RL_INLINE vf vf_min(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 #else
 RL_INLINE vf vf_max(vf a, vf b) { return vf_where(a > b, a, b); }
 RL_INLINE vf vf_min(vf a, vf b) { return vf_where(a < b, a, b); }
@@ -48,32 +66,35 @@ RL_INLINE vf vf_round(vf x) {
 #include "arm.h"
 #endif
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+/* The two halves of a register's lanes, by an operation on four lanes. */
+#define RL_HALVES(OPERATION, v) OPERATION(_mm256_castps256_ps128((__m256)(v)), _mm256_extractf128_ps((__m256)(v), 1))
+#endif
+
 RL_INLINE float vf_sum(vf v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__AVX2__)
+    const __m128 four = RL_HALVES(_mm_add_ps, v), two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 #elif defined(__aarch64__)
     return arm_sum(v);
 #else
-    float lanes[16], total = 0.0f;
-    memcpy(lanes, &v, sizeof lanes);
-    for (int step = 8; step; step /= 2)
-        for (int i = 0; i < step; i++) lanes[i] += lanes[i + step];
-    total = lanes[0];
-    return total;
+    return v[0] + v[2] + (v[1] + v[3]);
 #endif
 }
 
 RL_INLINE float vf_top(vf v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__AVX2__)
+    const __m128 four = RL_HALVES(_mm_max_ps, v), two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 #elif defined(__aarch64__)
     return arm_top(v);
 #else
-    float lanes[16];
-    memcpy(lanes, &v, sizeof lanes);
-    for (int step = 8; step; step /= 2)
-        for (int i = 0; i < step; i++) lanes[i] = lanes[i] > lanes[i + step] ? lanes[i] : lanes[i + step];
-    return lanes[0];
+    const float low = v[0] > v[1] ? v[0] : v[1], high = v[2] > v[3] ? v[2] : v[3];
+    return low > high ? low : high;
 #endif
 }
 
@@ -139,24 +160,19 @@ RL_INLINE float fp16_float(uint16_t x) {
 }
 
 RL_INLINE vf vf_of_bf16(const uint16_t *p) {
-    vu wide = __builtin_convertvector(*(const vh *)p, vu) << 16;
+    vu wide = __builtin_convertvector(*(const vh_narrow *)p, vu) << 16;
     return (vf)wide;
 }
 
 RL_INLINE vf vf_of_fp16(const uint16_t *p) {
 #if defined(__AVX512F__)
     return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(__AVX2__)
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 #elif defined(__aarch64__)
     return arm_of_fp16(p);
 #else
-    float lanes[16];
-#if defined(__F16C__)
-    _mm256_storeu_ps(lanes, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)));
-    _mm256_storeu_ps(lanes + 8, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
-#else
-    for (int i = 0; i < 16; i++) lanes[i] = fp16_float(p[i]);
-#endif
-    return vf_load(lanes);
+    return (vf){fp16_float(p[0]), fp16_float(p[1]), fp16_float(p[2]), fp16_float(p[3])};
 #endif
 }
 
@@ -171,49 +187,61 @@ RL_INLINE void bf16_store(uint16_t *p, vf v) {
     vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     vu quiet = (bits >> 16) | 0x40;
     vu odd = (vu)((bits & 0x7fffffff) > 0x7f800000);
-    *(vh *)p = __builtin_convertvector((quiet & odd) | (rounded & ~odd), vh);
+    *(vh_narrow *)p = __builtin_convertvector((quiet & odd) | (rounded & ~odd), vh_narrow);
 #endif
 }
 
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
-/* The four bytes from `x` on, in each quad of a register. */
-RL_INLINE __m256i quad_of(const int8_t *x) {
+/* The four bytes from `x` on, as one number. */
+RL_INLINE int32_t quad_of(const void *x) {
     int32_t quad;
     memcpy(&quad, x, 4);
-    return _mm256_set1_epi32(quad);
+    return quad;
 }
 
-RL_INLINE __m256i half_of(const void *vector, int half) {
-    return _mm256_loadu_si256((const __m256i *)((const uint8_t *)vector + 32 * half));
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+/* Products of two bytes of 8 bits are exact in pairs of 16 only: such machines multiply weights by inputs of 16
+ * bits, which costs them no more than inputs of 8. */
+#define RL_WORDS 1
+
+/* A quad's inputs lie as its weights are taken apart: even ones first. */
+RL_INLINE void words_store(int16_t *p, vi v) {
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    _mm_storeu_si128((__m128i *)p, _mm_shufflehi_epi16(_mm_shufflelo_epi16(words, 0xd8), 0xd8));
 }
 
-RL_INLINE void put_half(vi *vector, int half, __m256i value) {
-    _mm256_storeu_si256((__m256i *)((uint8_t *)vector + 32 * half), value);
+RL_INLINE vi even_bytes(vb w) { return (vi)_mm256_and_si256((__m256i)w, _mm256_set1_epi16(0xff)); }
+RL_INLINE vi odd_bytes(vb w) { return (vi)_mm256_srli_epi16((__m256i)w, 8); }
+
+/* Sums are made one after another: compilers that add up products in pairs first keep them in memory. */
+#if defined(__GNUC__)
+#define IN_ORDER(sum) __asm__("" : "+x"(sum))
+#else
+#define IN_ORDER(sum) (void)(sum)
+#endif
+
+/* acc[r] += the sum of two products of `w`'s words and the two from `x` on. */
+RL_INLINE vi dot_words(vi acc, vi w, const int16_t *x) {
+    acc += (vi)_mm256_madd_epi16((__m256i)w, _mm256_set1_epi32(quad_of(x)));
+    IN_ORDER(acc);
+    return acc;
 }
+
+/* Sums of 16 bits, two for each row, of weights below 16: of up to eight quads they are exact. */
+RL_INLINE vi dot_tiny(vi acc, vb w, const int8_t *x) {
+    acc = (vi)_mm256_add_epi16((__m256i)acc, _mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(quad_of(x))));
+    IN_ORDER(acc);
+    return acc;
+}
+
+RL_INLINE vi sum_tiny(vi acc) { return (vi)_mm256_madd_epi16((__m256i)acc, _mm256_set1_epi16(1)); }
 #endif
 
 /* acc[r] += sum of four w[4 r + i] * x[i], w unsigned and x signed bytes: exact in 32 bits. */
 RL_INLINE vi dot_quads(vi acc, vb w, const int8_t *x) {
 #if defined(__AVX512VNNI__)
-    int32_t quad;
-    memcpy(&quad, x, 4);
-    return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(quad));
+    return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(quad_of(x)));
 #elif defined(__AVXVNNI__)
-    const __m256i quad = quad_of(x);
-    for (int half = 0; half < 2; half++)
-        put_half(&acc, half, _mm256_dpbusd_avx_epi32(half_of(&acc, half), half_of(&w, half), quad));
-    return acc;
-#elif defined(__AVX2__)
-    /* Even and odd bytes apart, as 16-bit numbers: their products need no saturation. */
-    const __m256i quad = quad_of(x), low_bytes = _mm256_set1_epi16(0xff);
-    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(quad, 8), 8), odd = _mm256_srai_epi16(quad, 8);
-    for (int half = 0; half < 2; half++) {
-        const __m256i part = half_of(&w, half);
-        const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(part, low_bytes), even),
-                                             _mm256_madd_epi16(_mm256_srli_epi16(part, 8), odd));
-        put_half(&acc, half, _mm256_add_epi32(half_of(&acc, half), sum));
-    }
-    return acc;
+    return (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)w, _mm256_set1_epi32(quad_of(x)));
 #elif defined(RL_ARM_DOTS)
     return arm_dot_quads(acc, w, x);
 #else
@@ -223,16 +251,9 @@ RL_INLINE vi dot_quads(vi acc, vb w, const int8_t *x) {
 #endif
 }
 
-/* The same for w below 128, where some machines need fewer instructions: two products fit 16 bits. */
+/* The same for w below 128, where some machines need fewer instructions. */
 RL_INLINE vi dot_small(vi acc, vb w, const int8_t *x) {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
-    const __m256i quad = quad_of(x), ones = _mm256_set1_epi16(1);
-    for (int half = 0; half < 2; half++) {
-        const __m256i sum = _mm256_madd_epi16(_mm256_maddubs_epi16(half_of(&w, half), quad), ones);
-        put_half(&acc, half, _mm256_add_epi32(half_of(&acc, half), sum));
-    }
-    return acc;
-#elif defined(RL_ARM_DOTS)
+#if defined(RL_ARM_DOTS)
     return arm_dot_small(acc, w, x);
 #else
     return dot_quads(acc, w, x);
@@ -245,9 +266,7 @@ RL_INLINE vi dot_small(vi acc, vb w, const int8_t *x) {
 /* acc[r] += w[r]'s two numbers in bf16 times the two from `x` on. */
 RL_INLINE vf dot_pairs(vf acc, vu w, const uint16_t *x) {
 #if defined(__AVX512BF16__)
-    uint32_t both;
-    memcpy(&both, x, 4);
-    const __m512i pair = _mm512_set1_epi32((int32_t)both);
+    const __m512i pair = _mm512_set1_epi32(quad_of(x));
     __m512bh weights, inputs;
     memcpy(&weights, &w, 64);
     memcpy(&inputs, &pair, 64);
@@ -258,10 +277,10 @@ RL_INLINE vf dot_pairs(vf acc, vu w, const uint16_t *x) {
 }
 #endif
 
-/* One vector of the sums, or of the largest lanes, of sixteen. */
+/* One register of the sums, or of the largest lanes, of RL_LANES. */
 #if defined(__AVX512F__)
 #define RL_EACH(NAME, OPERATION)                                                                               \
-    RL_INLINE vf NAME(const vf v[16]) {                                                                        \
+    RL_INLINE vf NAME(const vf v[RL_LANES]) {                                                                        \
         __m512 a[16];                                                                                          \
         for (int i = 0; i < 8; i++) {                                                                          \
             const __m512 x = (__m512)v[2 * i], y = (__m512)v[2 * i + 1];                                       \
@@ -279,24 +298,36 @@ RL_INLINE vf dot_pairs(vf acc, vu w, const uint16_t *x) {
     }
 RL_EACH(sum_each, _mm512_add_ps)
 RL_EACH(top_each, _mm512_max_ps)
-#undef RL_EACH
+#elif defined(__AVX2__)
+#define RL_EACH(NAME, OPERATION)                                                                               \
+    RL_INLINE vf NAME(const vf v[RL_LANES]) {                                                                  \
+        __m256 a[4], b[2];                                                                                     \
+        for (int i = 0; i < 4; i++) {                                                                          \
+            const __m256 x = (__m256)v[2 * i], y = (__m256)v[2 * i + 1];                                       \
+            a[i] = OPERATION(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));                              \
+        }                                                                                                      \
+        for (int i = 0; i < 2; i++) {                                                                          \
+            const __m256d x = _mm256_castps_pd(a[2 * i]), y = _mm256_castps_pd(a[2 * i + 1]);                  \
+            b[i] = OPERATION(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),                                       \
+                             _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));                                      \
+        }                                                                                                      \
+        /* b[i] holds, in both halves, parts of vectors 4 i to 4 i + 3. */                                     \
+        return (vf)OPERATION(_mm256_permute2f128_ps(b[0], b[1], 0x20), _mm256_permute2f128_ps(b[0], b[1], 0x31)); \
+    }
+RL_EACH(sum_each, _mm256_add_ps)
+RL_EACH(top_each, _mm256_max_ps)
 #else
-RL_INLINE vf sum_each(const vf v[16]) {
+RL_INLINE vf sum_each(const vf v[RL_LANES]) {
 #if defined(__aarch64__)
     return arm_sum_each(v);
 #else
-    float lanes[16];
-    for (int i = 0; i < 16; i++) lanes[i] = vf_sum(v[i]);
-    return vf_load(lanes);
+    return (vf){vf_sum(v[0]), vf_sum(v[1]), vf_sum(v[2]), vf_sum(v[3])};
 #endif
 }
 
-RL_INLINE vf top_each(const vf v[16]) {
-    float lanes[16];
-    for (int i = 0; i < 16; i++) lanes[i] = vf_top(v[i]);
-    return vf_load(lanes);
-}
+RL_INLINE vf top_each(const vf v[RL_LANES]) { return (vf){vf_top(v[0]), vf_top(v[1]), vf_top(v[2]), vf_top(v[3])}; }
 #endif
+#undef RL_EACH
 
 RL_INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 

@@ -84,10 +84,11 @@ RL_INLINE int64_t bytes_of_tile(int format, int64_t padded) {
 
 RL_INLINE vu moved(vu x, int left) { return left >= 0 ? x << left : x >> -left; }
 
-/* The eight vectors of a group's levels. */
-RL_INLINE void unpack_levels(int format, const uint8_t *levels, vb w[8]) {
-    const vb *v = (const vb *)levels;
+/* Part `part` of the eight vectors of a group's levels. */
+RL_INLINE void unpack_levels(int format, const uint8_t *levels, int part, vb w[8]) {
     const int bits = level_bits(format);
+    vb v[8];
+    for (int i = 0; i < bits; i++) v[i] = *(const vb *)(levels + 64 * i + RL_BYTES * part);
     if (bits == 8) {
         for (int j = 0; j < 8; j++) w[j] = v[j];
         return;
@@ -106,50 +107,51 @@ RL_INLINE void unpack_levels(int format, const uint8_t *levels, vb w[8]) {
 /* Groups whose scales have parts in common. */
 RL_INLINE int groups_a_block(int format) { return format >= RL_Q4_K ? RL_SUPER_GROUPS : 1; }
 
-/* The factor and minimum of the group at `place` of a block (Q6_K: the factors of its two halves). */
-RL_INLINE void group_scales(int format, const uint8_t *scales, int64_t block, int place, vf *factor, vf *second) {
+/* The factor and minimum of the group at `place` of a block (Q6_K: the factors of its two halves), of a part. */
+RL_INLINE void group_scales(int format, const uint8_t *scales, int64_t block, int place, int part, vf *factor, vf *second) {
     const int64_t g = block; /* where a block is a group */
+    const int bytes = RL_LANES * part, halves = 2 * bytes; /* the part's place among 16 of 8 or 16 bits */
     switch (format) {
     case RL_Q8_CHANNEL:
-        *factor = vf_load((const float *)scales);
+        *factor = vf_load((const float *)scales + RL_LANES * part);
         break;
     case RL_Q8_0: case RL_Q4_0: case RL_Q5_0:
-        *factor = vf_of_fp16((const uint16_t *)(scales + 32 * g));
+        *factor = vf_of_fp16((const uint16_t *)(scales + 32 * g + halves));
         break;
     case RL_Q4_1: case RL_Q5_1:
-        *factor = vf_of_fp16((const uint16_t *)(scales + 64 * g));
-        *second = vf_of_fp16((const uint16_t *)(scales + 64 * g + 32));
+        *factor = vf_of_fp16((const uint16_t *)(scales + 64 * g + halves));
+        *second = vf_of_fp16((const uint16_t *)(scales + 64 * g + 32 + halves));
         break;
     case RL_Q4_K: case RL_Q5_K: {
         const uint8_t *s = scales + block * K_SCALE_BYTES;
-        const vb16 low = *(const vb16 *)(s + 64 + 16 * place);
-        const vb16 high = *(const vb16 *)(s + 192 + 16 * (place % 4)) >> (4 * (place / 4));
-        *factor = vf_of_fp16((const uint16_t *)s) * vf_of_int(vi_of_bytes((low & 15) | (high & 3) << 4));
-        *second = -vf_of_fp16((const uint16_t *)(s + 32)) *
+        const vb_narrow low = *(const vb_narrow *)(s + 64 + 16 * place + bytes);
+        const vb_narrow high = *(const vb_narrow *)(s + 192 + 16 * (place % 4) + bytes) >> (4 * (place / 4));
+        *factor = vf_of_fp16((const uint16_t *)(s + halves)) * vf_of_int(vi_of_bytes((low & 15) | (high & 3) << 4));
+        *second = -vf_of_fp16((const uint16_t *)(s + 32 + halves)) *
                   vf_of_int(vi_of_bytes((low >> 4) | ((high >> 2) & 3) << 4));
         break;
     }
     case RL_Q6_K: {
         const uint8_t *s = scales + block * Q6_SCALE_BYTES;
-        const vf d = vf_of_fp16((const uint16_t *)s);
-        *factor = d * vf_of_int(__builtin_convertvector(*(const vc16 *)(s + 32 + 32 * place), vi));
-        *second = d * vf_of_int(__builtin_convertvector(*(const vc16 *)(s + 48 + 32 * place), vi));
+        const vf d = vf_of_fp16((const uint16_t *)(s + halves));
+        *factor = d * vf_of_int(__builtin_convertvector(*(const vc_narrow *)(s + 32 + 32 * place + bytes), vi));
+        *second = d * vf_of_int(__builtin_convertvector(*(const vc_narrow *)(s + 48 + 32 * place + bytes), vi));
         break;
     }
     default: break;
     }
 }
 
-/* Input features [32 g, 32 g + 32) of all rows of a tile: value[k] holds those of feature 32 g + k. */
-RL_INLINE void group_values(int format, const uint8_t *tile, int64_t groups, int64_t g, vf value[RL_GROUP]) {
+/* Input features [32 g, 32 g + 32) of a part of a tile's rows: value[k] holds those of feature 32 g + k. */
+RL_INLINE void group_values(int format, const uint8_t *tile, int64_t groups, int64_t g, int part, vf value[RL_GROUP]) {
     const uint8_t *levels = tile + scale_plane_bytes(format, groups) + g * group_bytes(format);
     if (format == RL_F32) {
-        for (int k = 0; k < RL_GROUP; k++) value[k] = vf_load((const float *)levels + RL_TILE * k);
+        for (int k = 0; k < RL_GROUP; k++) value[k] = vf_load((const float *)levels + RL_TILE * k + RL_LANES * part);
         return;
     }
     if (format == RL_BF16) {
         for (int p = 0; p < RL_GROUP / 2; p++) {
-            const vu pair = *(const vu *)(levels + 64 * p);
+            const vu pair = *(const vu *)(levels + 64 * p + RL_BYTES * part);
             value[2 * p] = (vf)(pair << 16);
             value[2 * p + 1] = (vf)(pair & 0xffff0000u);
         }
@@ -157,14 +159,21 @@ RL_INLINE void group_values(int format, const uint8_t *tile, int64_t groups, int
     }
     vb w[8];
     vf factor = vf_set(0.0f), second = vf_set(0.0f);
-    unpack_levels(format, levels, w);
-    group_scales(format, tile, g / groups_a_block(format), (int)(g % groups_a_block(format)), &factor, &second);
+    unpack_levels(format, levels, part, w);
+    group_scales(format, tile, g / groups_a_block(format), (int)(g % groups_a_block(format)), part, &factor, &second);
     for (int k = 0; k < RL_GROUP; k++) {
         const vi level = (vi)(((vu)w[k / 4] >> (8 * (k % 4))) & 255) - vi_set(level_offset(format));
         vf f = format == RL_Q6_K && k >= RL_GROUP / 2 ? second : factor;
         value[k] = vf_of_int(level) * f;
         if (has_minimum(format)) value[k] += second;
     }
+}
+
+/* Input features [32 g, 32 g + 32) of one row of a tile. */
+RL_INLINE void row_values(int format, const uint8_t *tile, int64_t groups, int64_t g, int64_t row, float to[RL_GROUP]) {
+    vf value[RL_GROUP];
+    group_values(format, tile, groups, g, (int)(row / RL_LANES), value);
+    for (int k = 0; k < RL_GROUP; k++) to[k] = ((const float *)&value[k])[row % RL_LANES];
 }
 
 #endif
